@@ -1,0 +1,65 @@
+"""The program: a model as a flat list of operations over named buffers. docs/design.md lists every operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Attr = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One row of `width` values for every token (domain `token`) or every wanted logit row (domain `row`).
+
+    With `base` set the buffer is a view: columns `offset .. offset + width` of the rows of `base`.
+    """
+
+    width: int
+    domain: str = "token"
+    dtype: str = "f32"
+    base: str = ""
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values that one attention operation keeps for every token, in f32 or f16 values a token."""
+
+    kv_heads: int
+    k_dim: int
+    v_dim: int  # 0: values are the first columns of the keys (latent attention)
+
+
+@dataclass(frozen=True)
+class RopeTable:
+    """Angles are `position * inv_freq[i]` in f32; cosine and sine are both multiplied by `scale`."""
+
+    inv_freq: tuple[float, ...]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. Names in `reads` and `writes` are buffers, names in `weights` are dense tensors ("" is absent)."""
+
+    kind: str
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    layer: int = -1  # the decoder layer it belongs to; -1 before the first and after the last
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything an executor needs to know of a model besides its weights."""
+
+    buffers: Mapping[str, Buffer]
+    ops: tuple[Op, ...]
+    caches: tuple[Cache, ...]
+    ropes: tuple[RopeTable, ...]
+    output: str  # buffer of domain `row` that holds the logits
+    vocab_size: int
+    residual: str  # the buffer that holds the residual stream
+    layer_ends: tuple[int, ...]  # for each decoder layer the number of operations after which it is complete

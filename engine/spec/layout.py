@@ -1,0 +1,66 @@
+"""Which checkpoint tensors make up which tensor of ours. `spec` decides it as data, `files` carries it out.
+
+All names in a `Piece` are Hugging Face names; a GGUF reader presents its tensors under those names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of one checkpoint tensor, seen as a matrix [rows, cols] ([n] counts as [1, n] for vectors).
+
+    `index` picks one leading index of a 3-D tensor. `transpose` is applied next, then the row slice
+    `start:stop:step` (stop 0: to the end). A transposed piece must be of a float codec.
+    """
+
+    tensor: str
+    index: int = -1
+    transpose: bool = False
+    start: int = 0
+    stop: int = 0
+    step: int = 1
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A packed matrix: pieces of one codec stacked by rows."""
+
+    name: str
+    rows: int
+    cols: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Values kept as f32: pieces laid end to end."""
+
+    name: str
+    length: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class ExpertRecord:
+    """What one expert's record holds. Field names: gate, up, down (Matrix); gate_bias, up_bias, down_bias (Vector).
+
+    When gate and up share codec and shape they are stored as one field `gate_up`, tile by tile in turn.
+    """
+
+    layer: int  # index among the MoE layers
+    expert: int
+    matrices: tuple[Matrix, ...]
+    vectors: tuple[Vector, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything a conversion writes, and every checkpoint tensor it may leave out by name (fnmatch patterns)."""
+
+    matrices: tuple[Matrix, ...]
+    vectors: tuple[Vector, ...]
+    experts: tuple[ExpertRecord, ...]
+    skipped: tuple[str, ...] = ()
