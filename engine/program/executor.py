@@ -58,7 +58,10 @@ class Executor(Protocol):
         ...
 
     def resize_kv(self, pages: int) -> None:
-        """Grow or shrink the cache; pages below both counts keep their contents. Raises DoesNotFitError and changes nothing."""
+        """Grow or shrink the cache; pages below both counts keep their contents.
+
+        Raises DoesNotFitError, and changes nothing, when the memory is not there.
+        """
         ...
 
     def step(self, batch: Batch) -> Floats:
@@ -74,5 +77,8 @@ class Executor(Protocol):
         ...
 
     def counters(self) -> Mapping[str, float]:
-        """Totals since the start: `experts_run`, `expert_bytes`, `expert_seconds`, `dense_seconds`, `attention_seconds`."""
+        """Totals since the start.
+
+        `steps`, `experts_run`, `expert_bytes`, `expert_seconds`, `dense_seconds`, `attention_seconds`.
+        """
         ...
