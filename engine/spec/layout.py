@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of one checkpoint tensor, seen as a matrix [rows, cols] ([n] counts as [1, n] for vectors).
+    """Some rows of one checkpoint tensor, seen as a matrix [rows, cols].
 
-    `index` picks one leading index of a 3-D tensor. `transpose` is applied next, then the row slice
-    `start:stop:step` (stop 0: to the end). A transposed piece must be of a float codec.
+    `index` picks one index of the leading dimension (-1: there is none). `transpose` is applied next, then the row
+    slice `start:stop:step` and the column slice `col_start:col_stop` (a stop of 0: to the end). A transposed piece
+    must be of a float codec, and only a transposed piece slices columns.
+
+    In a `Vector` the tensor is [n], or [m, n] with an `index`, and `start:stop:step` slices its n values.
     """
 
     tensor: str
@@ -22,6 +25,8 @@ class Piece:
     start: int = 0
     stop: int = 0
     step: int = 1
+    col_start: int = 0
+    col_stop: int = 0
 
 
 @dataclass(frozen=True)
