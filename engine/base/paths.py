@@ -61,7 +61,7 @@ class Paths:
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> Paths:
-        """The paths for this user. `environment` is the process's own: platformdirs reads the other XDG variables there."""
+        """The paths for this user. `environment` is the process's own, where platformdirs reads the XDG variables."""
         import platformdirs
 
         store = environment.get("FREETOKEN_STORE", "")
