@@ -1,0 +1,106 @@
+"""How much context memory a model gets: a pure function of what the model needs, the user asked and the machine has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.base.errors import DoesNotFitError, UsageError
+from engine.base.units import KvBudget, format_size
+from engine.memory.pages import PAGE_TOKENS, pages_for
+
+# What a model gets when nobody says anything: enough for long chats, little enough to share the machine.
+DEFAULT_CONTEXT = 32 * 1024
+DEFAULT_SHARE = 0.25  # of the memory that is free
+
+
+@dataclass(frozen=True)
+class ContextPlan:
+    """Context memory as it will be laid out. Sizes in bytes, the others in tokens."""
+
+    context: int  # the longest conversation
+    kv_tokens: int  # what all conversations together may keep; a multiple of PAGE_TOKENS
+    bytes_per_token: int
+
+    @property
+    def pages(self) -> int:
+        return self.kv_tokens // PAGE_TOKENS
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.kv_tokens * self.bytes_per_token
+
+
+def plan_context(
+    *, bytes_per_token: int, model_context: int, available: int, context: int | None = None, kv: KvBudget | None = None
+) -> ContextPlan:
+    """Decide context and context memory.
+
+    `model_context` is what the model was trained for, `available` the bytes that are free, `context` and `kv` what the
+    user asked for (None: decide for me). Raises `DoesNotFitError` that names the number, the excess and the flag.
+    """
+    assert bytes_per_token > 0
+    if context is not None and context < 1:
+        raise UsageError(f"--context {context} is not a length.", "Give at least one token.")
+    if context is not None and context > model_context:
+        raise DoesNotFitError(
+            f"--context {context} is {context - model_context} tokens more than the {model_context} this model knows.",
+            f"Give --context {model_context} or less.",
+        )
+    if kv is not None:
+        kv_tokens = _whole_pages(kv, bytes_per_token)
+    elif context is not None:
+        kv_tokens = pages_for(context) * PAGE_TOKENS
+    else:
+        room = int(available * DEFAULT_SHARE) // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+        wanted = min(pages_for(model_context) * PAGE_TOKENS, DEFAULT_CONTEXT)
+        kv_tokens = max(PAGE_TOKENS, min(wanted, room))
+    if context is None:
+        context = min(model_context, kv_tokens)
+    elif context > kv_tokens:
+        raise DoesNotFitError(
+            f"--context {context} needs {context - kv_tokens} tokens more than --kv leaves ({kv_tokens} tokens, "
+            f"{format_size(kv_tokens * bytes_per_token)}).",
+            f"Give --kv {pages_for(context) * PAGE_TOKENS} or --context {kv_tokens}.",
+        )
+    plan = ContextPlan(context, kv_tokens, bytes_per_token)
+    if plan.kv_bytes > available:
+        most = available // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+        raise DoesNotFitError(
+            f"Context memory for {kv_tokens} tokens takes {format_size(plan.kv_bytes)}, "
+            f"{format_size(plan.kv_bytes - available)} more than the {format_size(available)} that are free.",
+            f"Give --kv {most} or less." if most else "Close other programs first.",
+        )
+    return plan
+
+
+def plan_resize(current: ContextPlan, kv: KvBudget, *, context_limit: int, available: int) -> ContextPlan:
+    """The plan after a live change of the budget.
+
+    The context is what the new budget can hold, at most `context_limit`: the context the user asked for, else the
+    model's. `available` counts free bytes besides the current cache.
+    """
+    kv_tokens = _whole_pages(kv, current.bytes_per_token)
+    plan = ContextPlan(min(context_limit, kv_tokens), kv_tokens, current.bytes_per_token)
+    extra = plan.kv_bytes - current.kv_bytes
+    if extra > available:
+        most = (current.kv_bytes + available) // current.bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+        raise DoesNotFitError(
+            f"Growing context memory from {current.kv_tokens} to {kv_tokens} tokens takes {format_size(extra)}, "
+            f"{format_size(extra - available)} more than the {format_size(available)} that are free.",
+            f"Give --kv {most} or less.",
+        )
+    return plan
+
+
+def _whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
+    """Tokens of a budget: token counts are rounded up to whole pages, bytes down."""
+    if kv.tokens:
+        return pages_for(kv.tokens) * PAGE_TOKENS
+    tokens = kv.bytes // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+    if tokens == 0:
+        page = PAGE_TOKENS * bytes_per_token
+        raise DoesNotFitError(
+            f"--kv {kv.bytes}B is {page - kv.bytes} bytes short of one page of context memory ({format_size(page)}).",
+            f"Give --kv {PAGE_TOKENS} (tokens) or more.",
+        )
+    return tokens

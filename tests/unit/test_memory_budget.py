@@ -1,0 +1,78 @@
+"""The sizes of context memory, and the sentences when they do not fit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.base.errors import DoesNotFitError, UsageError
+from engine.base.units import GIB, MIB, KvBudget
+from engine.memory.budget import DEFAULT_CONTEXT, plan_context, plan_resize
+from engine.memory.pages import PAGE_TOKENS
+
+
+def test_default_is_the_models_context_up_to_a_share_of_free_memory() -> None:
+    plan = plan_context(bytes_per_token=1000, model_context=4096, available=GIB)
+    assert (plan.context, plan.kv_tokens) == (4096, 4096)
+    assert plan_context(bytes_per_token=1000, model_context=10**6, available=GIB).context == DEFAULT_CONTEXT
+    small = plan_context(bytes_per_token=MIB, model_context=10**6, available=64 * MIB)
+    assert (small.context, small.kv_tokens) == (16, 16)
+
+
+def test_odd_model_context_is_kept_exactly() -> None:
+    plan = plan_context(bytes_per_token=10, model_context=1000, available=GIB)
+    assert (plan.context, plan.kv_tokens) == (1000, 1008)
+
+
+def test_explicit_numbers() -> None:
+    plan = plan_context(bytes_per_token=1000, model_context=32768, available=GIB, context=100, kv=KvBudget(tokens=1000))
+    assert (plan.context, plan.kv_tokens, plan.pages) == (100, 1008, 63)
+    plan = plan_context(bytes_per_token=1000, model_context=32768, available=GIB, kv=KvBudget(bytes=100_000))
+    assert (plan.context, plan.kv_tokens) == (96, 96)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"context": 5000}, r"--context 5000 is 904 tokens more than the 4096"),
+        (
+            {"context": 4096, "kv": KvBudget(tokens=1024)},
+            r"--context 4096 needs 3072 tokens more than --kv leaves \(1024",
+        ),
+        ({"kv": KvBudget(tokens=2**20)}, r"takes 1\.00 GiB, .* more than the 100 MiB that are free\. Give --kv 102400"),
+        ({"kv": KvBudget(bytes=100)}, r"--kv 100B is 16284 bytes short of one page"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments: dict[str, object], sentence: str) -> None:
+    with pytest.raises(DoesNotFitError, match=sentence) as caught:
+        plan_context(bytes_per_token=1024, model_context=4096, available=100 * MIB, **arguments)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 4
+
+
+def test_a_context_of_nothing_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="--context 0"):
+        plan_context(bytes_per_token=1, model_context=10, available=GIB, context=0)
+
+
+def test_resize_moves_the_context_with_the_budget_and_back() -> None:
+    start = plan_context(bytes_per_token=1024, model_context=4096, available=GIB)
+    smaller = plan_resize(start, KvBudget(tokens=1000), context_limit=4096, available=0)
+    assert (smaller.context, smaller.kv_tokens) == (1008, 1008)
+    back = plan_resize(smaller, KvBudget(tokens=8192), context_limit=4096, available=GIB)
+    assert (back.context, back.kv_tokens) == (4096, 8192)
+    with pytest.raises(DoesNotFitError, match=r"from 1008 to 8192 tokens .*Give --kv 2032 or less"):
+        plan_resize(smaller, KvBudget(tokens=8192), context_limit=4096, available=MIB)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 2**40), st.none() | st.integers(1, 10**6))
+def test_a_plan_always_fits(bytes_per_token: int, model_context: int, available: int, context: int | None) -> None:
+    try:
+        plan = plan_context(
+            bytes_per_token=bytes_per_token, model_context=model_context, available=available, context=context
+        )
+    except DoesNotFitError:
+        return
+    assert plan.kv_bytes <= available
+    assert 0 < plan.context <= min(plan.kv_tokens, model_context)
+    assert plan.kv_tokens % PAGE_TOKENS == 0
