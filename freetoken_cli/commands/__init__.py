@@ -1,0 +1,1 @@
+"""One module a verb: a function `command`, whose docstring is the help, and its `EXAMPLES`."""

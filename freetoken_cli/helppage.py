@@ -1,0 +1,94 @@
+"""How every command explains itself: examples first, then usage and options, environment variables last."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from engine.base.config import SETTINGS
+from freetoken_cli.terminal import may_colour, styled
+
+# typer carries click inside itself in some releases and depends on it in others; BadParameter is public in both, and
+# its base is the class of every usage error.
+UsageException: type[Any] = typer.BadParameter.__bases__[0]
+
+Example = tuple[str, str]  # a command line, and what it does
+Variable = tuple[str, str]  # an environment variable, and what it does
+
+ALWAYS: tuple[Variable, ...] = (
+    ("FREETOKEN_STORE", "The folder that holds the models."),
+    ("FREETOKEN_DEBUG", "1 shows the traceback of an error."),
+    ("NO_COLOR", "Any value switches colours off."),
+)
+
+
+class Page(TyperCommand):
+    """A command whose help starts with `examples`; the variables of its own settings are listed by themselves."""
+
+    examples: Sequence[Example] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        write_examples(formatter, self.examples)
+        formatter.write("\n")
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
+        names = {param.name for param in self.params}
+        own = [(item.variable, item.help) for item in SETTINGS if item.name in names]
+        write_section(formatter, "Environment", [*own, *ALWAYS])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageException as error:
+            raise with_suggestion(error, self, ctx) from error
+
+
+def write_section(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A titled list of terms and what they mean."""
+    formatter.write_paragraph()
+    formatter.write(heading(title))
+    formatter.indent()
+    formatter.write_dl(rows)
+    formatter.dedent()
+
+
+def write_examples(formatter: Any, examples: Sequence[Example]) -> None:
+    """Command lines with a word on each. They are never wrapped, so that they can be copied."""
+    formatter.write(heading("Examples"))
+    width = max((len(line) for line, _ in examples), default=0)
+    for line, meaning in examples:
+        formatter.write(f"  {line:<{width}}  {meaning}".rstrip() + "\n")
+
+
+def heading(title: str) -> str:
+    """A section's title, bold where stdout shows it."""
+    return styled(f"{title}:", "1", may_colour(sys.stdout, os.environ, "--no-color" in sys.argv)) + "\n"
+
+
+def with_suggestion(error: Any, command: Any, ctx: Any) -> Any:
+    """The same usage error, with the nearest flag of `command` when the flag is not known."""
+    # The class is private to whichever click typer uses; its name and field are the same in all of them.
+    if type(error).__name__ != "NoSuchOption":
+        return error
+    typed = str(error.option_name)
+    flags = [flag for param in command.get_params(ctx) for flag in param.opts if flag.startswith("--")]
+    message = f"{ctx.command_path} has no flag {typed}."
+    return UsageException(f"{message}{did_you_mean(typed, flags)}", ctx=ctx)
+
+
+def did_you_mean(typed: str, known: Sequence[str], aliases: Mapping[str, str] | None = None) -> str:
+    """ " Did you mean X?" for the nearest of `known`, or what people call it elsewhere; "" when nothing is near."""
+    if aliases and typed.lower() in aliases:
+        return f" Did you mean {aliases[typed.lower()]}?"
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(typed.lower(), lowered, n=1, cutoff=0.6)
+    if not close and len(typed) >= 2:
+        close = [name for name in lowered if name.startswith(typed.lower())][:1]
+    return f" Did you mean {lowered[close[0]]}?" if close else ""

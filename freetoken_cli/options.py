@@ -1,0 +1,75 @@
+"""The flags that several commands share, so that each means the same everywhere."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from engine.base.config import Config, read_config_file, resolve, setting
+from engine.base.paths import Paths
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    from freetoken_cli.models import known_names
+
+    return [name for name in known_names() if name.startswith(incomplete)]
+
+
+def _setting(name: str, metavar: str) -> Any:
+    """The flag of a setting; its text is parsed by `settings`, where every layer is parsed alike."""
+    item = setting(name)
+    return typer.Option(item.flag, metavar=metavar, help=item.help, show_default=False)
+
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model's name, or the path of one.", autocompletion=_complete_model)
+]
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL...", help="Names of models.", autocompletion=_complete_model)
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print names only, and no progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print statistics to stderr.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="No colours.")]
+
+Device = Annotated[str | None, _setting("device", "auto|cpu|cuda|sim")]
+Experts = Annotated[str | None, _setting("experts", "SIZE|PCT%|SLOTS")]
+Context = Annotated[str | None, _setting("context", "N")]
+Kv = Annotated[str | None, _setting("kv", "TOKENS|SIZE")]
+Threads = Annotated[str | None, _setting("threads", "N")]
+MaxTokens = Annotated[str | None, _setting("max_tokens", "N")]
+Host = Annotated[str | None, _setting("host", "ADDRESS")]
+Port = Annotated[str | None, _setting("port", "N")]
+ApiKey = Annotated[str | None, _setting("api_key", "KEY")]
+KeepAlive = Annotated[str | None, _setting("keep_alive", "DURATION")]
+
+Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Make sampling repeatable.", show_default=False)]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", metavar="X", help="0 is greedy; higher is wilder.", show_default=False)
+]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens up to this sum.", show_default=False),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", metavar="N", help="Keep the N likeliest tokens.", show_default=False)
+]
+MinP = Annotated[
+    float | None,
+    typer.Option("--min-p", metavar="X", help="Keep tokens this likely, of the likeliest.", show_default=False),
+]
+
+
+def paths() -> Paths:
+    """This user's places on disk."""
+    return Paths.from_environment(os.environ)
+
+
+def settings(places: Paths, **flags: str | None) -> Config:
+    """The settings in force: `flags` as typed, then the environment, then the config file, then defaults."""
+    return resolve(flags, os.environ, read_config_file(places.config), str(places.config))

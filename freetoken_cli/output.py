@@ -1,0 +1,170 @@
+"""The one sink for results: the same listing is padded for people, JSON for scripts, names when quiet.
+
+stdout carries the result and nothing else. Notes, hints and progress go to stderr, so that a pipe never meets them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+from freetoken_cli.terminal import is_terminal, may_animate, may_colour, printable, styled
+
+JSON_VERSION = 1
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a listing: its title, the record's key, how the value is shown, and on which side it is aligned."""
+
+    title: str
+    key: str
+    show: Callable[[Any], str] = str
+    right: bool = False
+
+
+class Progress(Protocol):
+    """What a long phase reports to."""
+
+    def update(self, done: int, total: int) -> None:
+        """`done` of `total` units (bytes) are finished; a total of 0 is not known yet."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command says things.
+
+    as_json and quiet choose the form of results. colour_out and colour_err tell whether that stream gets styles,
+    animate whether stderr may rewrite a line.
+    """
+
+    stdout: TextIO
+    stderr: TextIO
+    as_json: bool = False
+    quiet: bool = False
+    colour_out: bool = False
+    colour_err: bool = False
+    animate: bool = False
+
+    @staticmethod
+    def create(as_json: bool = False, quiet: bool = False, no_color: bool = False) -> Output:
+        """The sink on this process's own streams."""
+        environment = os.environ
+        return Output(
+            stdout=sys.stdout,
+            stderr=sys.stderr,
+            as_json=as_json,
+            quiet=quiet,
+            colour_out=may_colour(sys.stdout, environment, no_color),
+            colour_err=may_colour(sys.stderr, environment, no_color),
+            animate=may_animate(sys.stderr, environment) and not quiet,
+        )
+
+    def listing(self, kind: str, columns: Sequence[Column], records: Sequence[Record], name: str = "name") -> None:
+        """Print `records`: JSON {"version", kind: [...]}, or each one's `name` when quiet, or a padded table."""
+        if self.as_json:
+            self.document({kind: [dict(record) for record in records]})
+        elif self.quiet:
+            for record in records:
+                self.line(printable(str(record[name])))
+        else:
+            cells = [[printable(column.show(record[column.key])) for column in columns] for record in records]
+            for number, row in enumerate(pad([[column.title for column in columns], *cells], columns)):
+                self.line(styled(row, "1", self.colour_out) if number == 0 else row)
+
+    def facts(self, document: Record, rows: Sequence[tuple[str, str]], name: str = "") -> None:
+        """Print one thing: its `document` as JSON, or `name` alone when quiet, or `rows` of label and value."""
+        if self.as_json:
+            self.document(document)
+        elif self.quiet and name:
+            self.line(printable(name))
+        else:
+            width = max((cell_width(label) for label, _ in rows), default=0)
+            for label, value in rows:
+                gap = " " * (width - cell_width(label) + 2)
+                self.line(f"{styled(label, '1', self.colour_out)}{gap}{printable(value)}".rstrip())
+
+    def document(self, document: Record) -> None:
+        """Print `document` as JSON with a version in it."""
+        body = {"version": JSON_VERSION, **document}
+        self.line(json.dumps(body, indent=2, ensure_ascii=False, default=str))
+
+    def line(self, text: str) -> None:
+        """Print a line of the result."""
+        self.stdout.write(f"{text}\n")
+
+    def text(self, text: str) -> None:
+        """Write a piece of a streamed result at once, without a line end of its own."""
+        self.stdout.write(text)
+        self.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Tell the person something that is not the result. Quiet commands keep it to themselves."""
+        if not self.quiet:
+            self.stderr.write(f"{styled(text, '2', self.colour_err)}\n")
+            self.stderr.flush()
+
+    def warn(self, text: str) -> None:
+        """Tell the person something they must know, quiet or not."""
+        self.stderr.write(f"{styled('Warning:', '33', self.colour_err)} {text}\n")
+        self.stderr.flush()
+
+    def confirm(self, question: str, yes: bool) -> bool:
+        """Ask on the terminal; without one only `--yes` agrees, because a script can answer nothing."""
+        if yes:
+            return True
+        if not (is_terminal(sys.stdin) and is_terminal(self.stderr)):
+            return False
+        self.stderr.write(f"{question} [y/N] ")
+        self.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[Progress]:
+        """A long phase: a moving bar where stderr can show one, else one line when it starts."""
+        if self.animate:
+            with _animated(self.stderr, title, self.colour_err) as progress:
+                yield progress
+        else:
+            self.note(title)
+            yield _Silent()
+
+
+class _Silent:
+    """Progress for a stream that cannot move: the phase's one line has been printed."""
+
+    def update(self, done: int, total: int) -> None:
+        pass
+
+
+@contextmanager
+def _animated(stderr: TextIO, title: str, colour: bool) -> Iterator[Progress]:
+    from freetoken_cli.progress import Bar
+
+    with Bar(stderr, title, colour) as bar:
+        yield bar
+
+
+def cell_width(text: str) -> int:
+    """Terminal cells that `text` takes: two for East Asian wide characters, none for combining ones."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def pad(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
+    """Lines with every cell padded to its column's widest, two spaces between, no trailing spaces."""
+    widths = [max(cell_width(row[i]) for row in rows) for i in range(len(columns))]
+    lines = []
+    for row in rows:
+        cells = []
+        for cell, width, column in zip(row, widths, columns, strict=True):
+            gap = " " * (width - cell_width(cell))
+            cells.append(gap + cell if column.right else cell + gap)
+        lines.append("  ".join(cells).rstrip())
+    return lines
