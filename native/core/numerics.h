@@ -1,0 +1,110 @@
+// The arithmetic of docs/numerics.md in scalar form: every instruction set reproduces these bits.
+//
+// Everything here has internal linkage on purpose. The header is compiled once per instruction set, and a shared
+// inline function would let the linker keep the AVX-512 copy for a machine that has no AVX-512.
+// Compile with -ffp-contract=off; `fma` below is the only contraction there is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace freetoken {
+
+inline constexpr int kBlock = 32;                   // activations that share one scale
+inline constexpr int kTileRows = 16;                // rows of a packed tile; also the number of lanes of a lane sum
+inline constexpr int kQuantMax = 32639;             // 127 * 256 + 127: both halves of a quantised value fit int8
+inline constexpr float kTinyBlock = 0x1p-110f;      // a block whose largest magnitude is below this is zero
+inline constexpr uint32_t kCanonicalNan = 0x7FC00000u;
+inline constexpr float kRoundMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer, to even
+inline constexpr uint32_t kRoundMagicBits = 0x4B400000u;
+
+static inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+static inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+// NaN is stored in one form only: x86 makes FFC00000, ARM and CUDA others.
+static inline float canonical(float x) { return x == x ? x : float_of(kCanonicalNan); }
+
+static inline bool is_finite(float x) { return (bits_of(x) & 0x7F800000u) != 0x7F800000u; }
+
+// IEEE binary16, subnormals and infinities included.
+static inline float half_to_float(uint16_t h) {
+    const uint32_t sign = static_cast<uint32_t>(h >> 15) << 31;
+    const uint32_t exponent = h >> 10 & 31u;
+    const uint32_t mantissa = h & 1023u;
+    if (exponent == 0) return float_of(bits_of(static_cast<float>(static_cast<int>(mantissa)) * 0x1p-24f) | sign);
+    if (exponent == 31) return float_of(sign | 0x7F800000u | mantissa << 13);
+    return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+static inline float bfloat_to_float(uint16_t b) { return float_of(static_cast<uint32_t>(b) << 16); }
+
+// OCP e8m0: 2^(e - 127). e = 0 is the subnormal 2^-127; 255 is a NaN, refused when a matrix is packed.
+static inline float e8m0_to_float(uint8_t e) { return float_of(e != 0 ? static_cast<uint32_t>(e) << 23 : 0x00400000u); }
+
+// Twice the values of OCP e2m1 by code; the sign bit is 8.
+inline constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// e^x: x is clamped to [-87, 88]; Cody-Waite reduction by ln 2 in two parts and the degree 7 polynomial of Cephes'
+// expf. Error below 0.9 ulp. NaN stays NaN.
+static inline float exp(float x) {
+    const float low = 88.0f < x ? 88.0f : x;
+    const float clamped = low < -87.0f ? -87.0f : low;
+    const float shifted = fma(clamped, 1.44269504f, kRoundMagic);
+    const float n = shifted - kRoundMagic;
+    float r = fma(n, -0.693145752f, clamped);
+    r = fma(n, -1.42860677e-6f, r);
+    float p = 1.98756915e-4f;
+    p = fma(p, r, 1.39819995e-3f);
+    p = fma(p, r, 8.33345205e-3f);
+    p = fma(p, r, 4.16657962e-2f);
+    p = fma(p, r, 1.66666657e-1f);
+    p = fma(p, r, 0.5f);
+    p = fma(p, r, 1.0f);
+    p = fma(p, r, 1.0f);
+    const float e = float_of(bits_of(p) + ((bits_of(shifted) - kRoundMagicBits) << 23));
+    return x == x ? e : x;
+}
+
+static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+
+// silu(gate) * up
+static inline float silu_glu(float gate, float up) { return canonical(gate / (1.0f + exp(-gate)) * up); }
+
+// gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit); (u + 1) * g * sigmoid(alpha * g). NaN passes the clamps.
+static inline float clamped_silu_glu(float gate, float up, float alpha, float limit) {
+    const float g = limit < gate ? limit : gate;
+    const float capped = limit < up ? limit : up;
+    const float u = capped < -limit ? -limit : capped;
+    const float swish = g / (1.0f + exp(-(alpha * g)));
+    return canonical((u + 1.0f) * swish);
+}
+
+// The tree that ends every lane sum. Overwrites `lane`.
+static inline float sum_lanes(float (&lane)[16]) {
+    for (int width = 8; width > 0; width /= 2)
+        for (int l = 0; l < width; ++l) lane[l] = lane[l] + lane[l + width];
+    return lane[0];
+}
+
+// Lane sum of v[0..n).
+static inline float lane_sum(const float* v, size_t n) {
+    float lane[16] = {};
+    const size_t whole = n / 16 * 16;
+    for (size_t i = 0; i < whole; i += 16)
+        for (size_t l = 0; l < 16; ++l) lane[l] = lane[l] + v[i + l];
+    for (size_t i = whole; i < n; ++i) lane[i - whole] = lane[i - whole] + v[i];
+    return sum_lanes(lane);
+}
+
+// Lane sum of a[i] * b[i], by fma.
+static inline float lane_dot(const float* a, const float* b, size_t n) {
+    float lane[16] = {};
+    const size_t whole = n / 16 * 16;
+    for (size_t i = 0; i < whole; i += 16)
+        for (size_t l = 0; l < 16; ++l) lane[l] = fma(a[i + l], b[i + l], lane[l]);
+    for (size_t i = whole; i < n; ++i) lane[i - whole] = fma(a[i], b[i], lane[i - whole]);
+    return sum_lanes(lane);
+}
+
+}  // namespace freetoken

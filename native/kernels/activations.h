@@ -1,0 +1,30 @@
+// The packed form of activations that integer codecs multiply: shared by all kernels, private to them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/numerics.h"
+
+namespace freetoken {
+
+// Thirty-two activations: x[k] is about scale * (256 * hi[k] + lo[k]).
+// A weight is stored as an unsigned code c = w + Z, so sum(q w) = sum(q c) - Z sum(q); the last term is kept ready.
+struct QuantBlock {
+    float scale;            // 0 for a zero block, NaN where a value is not finite
+    float sum;              // sum of q, exact
+    int32_t minus_8_sums;   // -8 * sum: Z of q4_0; times 16 it is that of q8_0
+    int32_t minus_12_sums;  // -12 * sum: Z of mxfp4
+    int8_t hi[kBlock];
+    int8_t lo[kBlock];
+};
+static_assert(sizeof(QuantBlock) == 80);
+
+// Segment boundaries of a row of `blocks` blocks: segment s is [segment_begin(s), segment_begin(s + 1)).
+static inline int segment_begin(int segment, int blocks) {
+    return static_cast<int>(static_cast<int64_t>(segment) * blocks / 4);
+}
+
+static inline size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace freetoken
