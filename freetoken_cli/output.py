@@ -105,6 +105,12 @@ class Output:
         self.stdout.write(text)
         self.stdout.flush()
 
+    def aside(self, text: str) -> None:
+        """Write a piece of what the model thinks: dimmed, and on stderr, because it is not the answer."""
+        if not self.quiet:
+            self.stderr.write(styled(text, "2", self.colour_err))
+            self.stderr.flush()
+
     def note(self, text: str) -> None:
         """Tell the person something that is not the result. Quiet commands keep it to themselves."""
         if not self.quiet:

@@ -1,0 +1,156 @@
+"""What `run` and the REPL know of a loaded model: send messages, get pieces of text, then statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+from engine.base.config import setting
+from engine.base.errors import UsageError
+from engine.base.units import format_duration
+
+Message = dict[str, str]  # role and content
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. None: what the model's own generation config says."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        _within("--temperature", self.temperature, 0, 100)
+        _within("--top-p", self.top_p, 0, 1)
+        _within("--min-p", self.min_p, 0, 1)
+        _within("--top-k", self.top_k, 0, 2**31 - 1)
+        _within("--seed", self.seed, 0, 2**63 - 1)
+
+    def request(self) -> dict[str, Any]:
+        """The fields of a chat request that say it."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def with_text(self, name: str, text: str) -> Sampling:
+        """A copy with `name` read from `text`, as `/set` gives it; `default` goes back to the model's own."""
+        if name not in SAMPLING_NAMES:
+            raise UsageError(f"{name!r} is no parameter.", f"There are {', '.join(SAMPLING_NAMES)}.")
+        if text == "default":
+            return replace(self, **{name: None})
+        if name == "max_tokens":
+            return replace(self, max_tokens=setting("max_tokens").parse(text))
+        whole = name in ("top_k", "seed")
+        value: Any
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a {'whole ' if whole else ''}number.") from None
+        return replace(self, **{name: value})
+
+
+SAMPLING_NAMES = tuple(field.name for field in fields(Sampling))
+
+
+def _within(flag: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        raise UsageError(f"{flag} {value:g} is outside {low:g} to {high:g}.")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some text of the answer, or of the thinking before it."""
+
+    text: str
+    thinking: bool = False
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """How an answer came about. Times in seconds, rates in tokens a second, bandwidths in GB/s; None: not measured."""
+
+    load: float | None = None
+    prompt_tokens: int = 0
+    prompt_rate: float | None = None
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    generated_rate: float | None = None
+    first_token: float | None = None
+    hit_rate: float | None = None
+    misses_filled: int | None = None
+    misses_computed: int | None = None
+    link: float | None = None
+    memory: float | None = None
+
+    @staticmethod
+    def from_json(table: Mapping[str, Any]) -> Statistics:
+        """The statistics in a server's answer; what it does not know stays unknown."""
+        names = {field.name for field in fields(Statistics)}
+        return Statistics(**{name: value for name, value in table.items() if name in names and value is not None})
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and value of everything that is known, in the order people ask for it."""
+        rows = [
+            ("load", _seconds(self.load)),
+            ("prompt", _tokens(self.prompt_tokens, self.prompt_rate)),
+            ("reused", f"{self.reused_tokens} tokens"),
+            ("generated", _tokens(self.generated_tokens, self.generated_rate)),
+            ("first token", _seconds(self.first_token)),
+            ("expert hits", "" if self.hit_rate is None else f"{self.hit_rate * 100:.1f}%"),
+            ("misses", _misses(self.misses_filled, self.misses_computed)),
+            ("link", _bandwidth(self.link)),
+            ("memory", _bandwidth(self.memory)),
+        ]
+        return [(label, value) for label, value in rows if value]
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else format_duration(value)
+
+
+def _tokens(count: int, rate: float | None) -> str:
+    return f"{count} tokens" + ("" if rate is None else f", {rate:.1f} tokens/s")
+
+
+def _misses(filled: int | None, computed: int | None) -> str:
+    if filled is None and computed is None:
+        return ""
+    return f"{filled or 0} filled, {computed or 0} computed on the CPU"
+
+
+def _bandwidth(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} GB/s"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of an answer: `stop`, `length` or another reason of the server's, and the statistics."""
+
+    reason: str
+    statistics: Statistics
+
+
+Answer = Generator[Piece | Finished, None, None]
+
+
+class Chat(Protocol):
+    """A loaded model that answers."""
+
+    def describe(self) -> str:
+        """One line: model, device, context memory in force."""
+
+    def answer(self, messages: Sequence[Message], sampling: Sampling, think: bool | None) -> Answer:
+        """Stream an answer to `messages`; the last item is `Finished`. Closing the iterator stops the model.
+
+        Raises FreetokenError when the model's process ends or refuses.
+        """
+
+    def resize(self, *, kv: str | None, experts: str | None) -> str:
+        """Move memory; a line that tells before, after and the time."""
+
+    def state(self) -> list[tuple[str, str]]:
+        """Label and value of what `ps` and `show` tell about this model."""

@@ -1,0 +1,65 @@
+"""A conversation: what was said, and its file form for `/save` and `/load`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.base.errors import CorruptFileError, NotFoundError
+from freetoken_cli.chat import Message
+
+_FORMAT = "freetoken-conversation"
+_VERSION = 1
+_ROLES = ("user", "assistant")
+
+
+@dataclass
+class Conversation:
+    """The messages after the system prompt, in order."""
+
+    system: str = ""
+    turns: list[Message] = field(default_factory=list)
+
+    def messages(self) -> list[Message]:
+        """What the model is sent."""
+        head: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        return head + self.turns
+
+    def add(self, role: str, content: str) -> None:
+        """Append a message."""
+        self.turns.append({"role": role, "content": content})
+
+    def save(self, path: Path) -> None:
+        """Write the conversation to `path`, whole or not at all."""
+        document = {"format": _FORMAT, "version": _VERSION, "system": self.system, "messages": self.turns}
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: Path) -> Conversation:
+        """Read what `save` wrote. Raises NotFoundError, or CorruptFileError for anything else than a conversation."""
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotFoundError(f"There is no file {path}.", "/save FILE writes one.") from None
+        except (ValueError, IsADirectoryError) as error:
+            raise CorruptFileError(f"{path} is not a saved conversation.") from error
+        if not isinstance(document, dict) or document.get("format") != _FORMAT or document.get("version") != _VERSION:
+            raise CorruptFileError(f"{path} is not a conversation that this release can read.")
+        system, turns = document.get("system"), document.get("messages")
+        if not isinstance(system, str) or not isinstance(turns, list):
+            raise CorruptFileError(f"{path} is damaged: it lacks its messages.")
+        conversation = Conversation(system)
+        for turn in turns:
+            match turn:
+                case {"role": str(role), "content": str(content)} if role in _ROLES:
+                    conversation.add(role, content)
+                case _:
+                    raise CorruptFileError(f"{path} is damaged: message {len(conversation.turns) + 1} is not one.")
+        return conversation

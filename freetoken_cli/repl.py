@@ -1,0 +1,161 @@
+"""The REPL of `freetoken run MODEL`: lines in, streamed answers out, slash commands in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+from engine.base.errors import FreetokenError
+from freetoken_cli.chat import Finished, Statistics
+from freetoken_cli.slash import Session, perform, say, table
+from freetoken_cli.terminal import styled
+
+PROMPT = ">>> "
+CONTINUATION = "... "
+QUOTES = '"""'
+LEAVE_HINT = "Type /bye or press Ctrl-D to leave; Ctrl-C again leaves at once."
+
+
+class Reader(Protocol):
+    """Where lines come from: prompt_toolkit on a terminal, a list in tests."""
+
+    def read(self, prompt: str) -> str:
+        """One line (pasted text may hold several). Raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
+
+    def pending(self) -> str:
+        """What was typed on the line that Ctrl-C interrupted."""
+
+
+class TerminalReader:
+    """Lines with editing, history and paste. Imports prompt_toolkit, so only a REPL pays for it."""
+
+    def __init__(self, history: Path) -> None:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+        kept: History
+        try:
+            history.parent.mkdir(parents=True, exist_ok=True)
+            history.touch(mode=0o600)
+            kept = FileHistory(str(history))
+        except OSError:
+            kept = InMemoryHistory()  # a full or read-only disk costs the history, not the conversation
+        self._session: PromptSession[str] = PromptSession(history=kept, enable_open_in_editor=False)
+        self._pending = ""
+
+    def read(self, prompt: str) -> str:
+        try:
+            return self._session.prompt(prompt)
+        except KeyboardInterrupt:
+            self._pending = self._session.default_buffer.text
+            raise
+
+    def pending(self) -> str:
+        return self._pending
+
+
+def run_repl(session: Session, reader: Reader) -> int:
+    """Talk until the person leaves; the exit code."""
+    armed = False  # Ctrl-C on an empty line has just said how to leave
+    while True:
+        try:
+            text = read_message(reader)
+        except EOFError:
+            return 0
+        except KeyboardInterrupt:
+            if reader.pending():
+                armed = False
+                continue
+            if armed:
+                return 130
+            armed = True
+            say(session, LEAVE_HINT)
+            continue
+        armed = False
+        if not text.strip():
+            continue
+        try:
+            _guarded(session, lambda text=text: _obey(session, text))  # type: ignore[misc]
+        except EOFError:
+            return 0
+
+
+def read_message(reader: Reader) -> str:
+    """One message: a line, or everything between two `\"\"\"`, which may stand on lines of their own or not."""
+    line = reader.read(PROMPT)
+    opened = line.lstrip()
+    if not opened.startswith(QUOTES):
+        return line
+    text = opened[len(QUOTES) :]
+    while QUOTES not in text:
+        text += "\n" + reader.read(CONTINUATION)
+    return text[: text.index(QUOTES)].strip("\n")
+
+
+def _guarded(session: Session, action: Callable[[], None]) -> None:
+    """Run one line's work: a failure or Ctrl-C is told, and the session goes on."""
+    try:
+        action()
+    except KeyboardInterrupt:
+        say(session, "")
+    except FreetokenError as error:
+        head = styled("Error:", "1;31", session.output.colour_err)
+        say(session, f"{head} {error.message}")
+        if error.remedy:
+            say(session, error.remedy)
+    except OSError as error:
+        head = styled("Error:", "1;31", session.output.colour_err)
+        say(session, f"{head} {error.strerror or error}" + (f" ({error.filename})" if error.filename else ""))
+
+
+def _obey(session: Session, text: str) -> None:
+    if text.startswith("/") and "\n" not in text:
+        perform(session, text)
+    else:
+        ask(session, text)
+
+
+def ask(session: Session, text: str) -> None:
+    """Stream the answer to `text` and keep both in the conversation.
+
+    An answer that is stopped is kept as far as it came. When nothing came, the question is taken back, so that the
+    next one does not follow an unanswered one.
+    """
+    conversation = session.conversation
+    conversation.add("user", text)
+    said: list[str] = []
+    try:
+        session.last = stream(session, said)
+    finally:
+        if said:
+            conversation.add("assistant", "".join(said))
+        else:
+            conversation.turns.pop()
+    if session.verbose and session.last is not None:
+        table(session, session.last.lines())
+
+
+def stream(session: Session, said: list[str]) -> Statistics | None:
+    """Print the answer to the conversation as it comes; `said` collects its pieces, thinking left out."""
+    output = session.output
+    statistics = None
+    last = ""
+    answer = session.chat.answer(session.conversation.messages(), session.sampling, session.think)
+    try:
+        with closing(answer):
+            for item in answer:
+                if isinstance(item, Finished):
+                    statistics = item.statistics
+                    continue
+                if item.thinking:
+                    output.aside(item.text)
+                    continue
+                said.append(item.text)
+                last = item.text or last
+                output.text(item.text)
+    finally:
+        if last and not last.endswith("\n"):
+            output.text("\n")
+    return statistics

@@ -1,0 +1,165 @@
+"""The commands of the REPL, as a table that `/?` prints and a test can walk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.base.errors import UsageError
+from engine.base.units import parse_experts, parse_kv
+from freetoken_cli.chat import SAMPLING_NAMES, Chat, Sampling, Statistics
+from freetoken_cli.conversation import Conversation
+from freetoken_cli.helppage import did_you_mean
+from freetoken_cli.output import Output
+
+
+@dataclass
+class Session:
+    """What a REPL holds between two lines. `think` None leaves thinking to the model's own template."""
+
+    chat: Chat
+    output: Output
+    conversation: Conversation
+    sampling: Sampling
+    think: bool | None = None
+    verbose: bool = False
+    last: Statistics | None = None
+
+
+@dataclass(frozen=True)
+class Slash:
+    """A command: its usage, its meaning, and what it does with the session and the words after it."""
+
+    name: str
+    usage: str
+    summary: str
+    act: Callable[[Session, list[str]], None]
+
+
+def say(session: Session, text: str) -> None:
+    """Tell the person at the REPL something; stderr, because stdout is for the model's words."""
+    session.output.stderr.write(f"{text}\n")
+    session.output.stderr.flush()
+
+
+def table(session: Session, rows: list[tuple[str, str]]) -> None:
+    """Print labels and values in two columns."""
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, value in rows:
+        say(session, f"  {label:<{width}}  {value}".rstrip())
+
+
+def _set(session: Session, words: list[str]) -> None:
+    match words:
+        case ["system", *rest]:
+            session.conversation.system = " ".join(rest)
+            say(session, "The system prompt is set." if rest else "The system prompt is empty.")
+        case ["greedy"]:
+            session.sampling = replace(session.sampling, temperature=0.0)
+            say(session, "temperature is 0: the likeliest token every time.")
+        case ["verbose"] | ["quiet"]:
+            session.verbose = words[0] == "verbose"
+            say(session, "Statistics follow each answer." if session.verbose else "No statistics.")
+        case [name, value]:
+            session.sampling = session.sampling.with_text(name.replace("-", "_"), value)
+            say(session, f"{name} is {value}.")
+        case _:
+            names = ", ".join(SAMPLING_NAMES)
+            raise UsageError("/set takes a name and a value.", f"Names: system, greedy, verbose, quiet, {names}.")
+
+
+def _show(session: Session, words: list[str]) -> None:
+    rows = [*session.chat.state(), ("system", session.conversation.system or "none")]
+    given = session.sampling.request()
+    rows += [(name, f"{given[name]:g}") for name in SAMPLING_NAMES if name in given]
+    rows.append(("messages", str(len(session.conversation.turns))))
+    table(session, rows)
+
+
+def _clear(session: Session, words: list[str]) -> None:
+    session.conversation.turns.clear()
+    say(session, "The conversation is empty.")
+
+
+def _stats(session: Session, words: list[str]) -> None:
+    if session.last is None:
+        say(session, "No answer yet.")
+    else:
+        table(session, session.last.lines())
+
+
+def _resize(session: Session, words: list[str]) -> None:
+    values: dict[str, str | None] = {"kv": None, "experts": None}
+    while words:
+        name, *words = words
+        name = name.removeprefix("--")
+        if name not in values or not words:
+            raise UsageError("/resize takes kv VALUE, experts VALUE, or both.", "For example: /resize kv 32k")
+        values[name], *words = words
+    if values["kv"] is None and values["experts"] is None:
+        raise UsageError("/resize takes kv VALUE, experts VALUE, or both.", "For example: /resize kv 32k")
+    if values["kv"] is not None:
+        parse_kv(values["kv"])
+    if values["experts"] is not None:
+        parse_experts(values["experts"])
+    say(session, session.chat.resize(kv=values["kv"], experts=values["experts"]))
+
+
+def _save(session: Session, words: list[str]) -> None:
+    path = _one_path("/save", words)
+    session.conversation.save(path)
+    say(session, f"Saved to {path}.")
+
+
+def _load(session: Session, words: list[str]) -> None:
+    path = _one_path("/load", words)
+    session.conversation = Conversation.load(path)
+    say(session, f"Loaded {len(session.conversation.turns)} messages from {path}.")
+
+
+def _one_path(name: str, words: list[str]) -> Path:
+    if not words:
+        raise UsageError(f"{name} takes a file.", f"For example: {name} chat.json")
+    return Path(" ".join(words)).expanduser()
+
+
+def _think(session: Session, words: list[str]) -> None:
+    choices = {"on": True, "off": False, "auto": None}
+    word = words[0] if words else ("off" if session.think else "on")
+    if len(words) > 1 or word not in choices:
+        raise UsageError("/think takes on, off or auto.")
+    session.think = choices[word]
+    say(session, f"Thinking is {word}." if word != "auto" else "Thinking is up to the model.")
+
+
+def _help(session: Session, words: list[str]) -> None:
+    table(session, [(command.usage, command.summary) for command in COMMANDS])
+    table(session, [('"""', "Starts and ends a message of several lines."), ("Ctrl-C", "Stops the answer.")])
+
+
+def _bye(session: Session, words: list[str]) -> None:
+    raise EOFError
+
+
+COMMANDS: tuple[Slash, ...] = (
+    Slash("/set", "/set NAME VALUE", "Set system, temperature, top_p, top_k, min_p, seed, max_tokens.", _set),
+    Slash("/show", "/show", "Show the model and the settings in force.", _show),
+    Slash("/clear", "/clear", "Forget the conversation.", _clear),
+    Slash("/stats", "/stats", "Statistics of the last answer.", _stats),
+    Slash("/resize", "/resize kv 32k", "Move the model's memory, live.", _resize),
+    Slash("/save", "/save FILE", "Write the conversation to a file.", _save),
+    Slash("/load", "/load FILE", "Go on with a saved conversation.", _load),
+    Slash("/think", "/think on|off|auto", "Let the model think first, if it can.", _think),
+    Slash("/?", "/?", "This list.", _help),
+    Slash("/bye", "/bye", "Leave (so does Ctrl-D).", _bye),
+)
+
+
+def perform(session: Session, line: str) -> None:
+    """Carry out a line that starts with a slash. Raises EOFError to leave, FreetokenError for what went wrong."""
+    name, *words = line.split()
+    by_name = {command.name: command for command in COMMANDS} | {"/help": COMMANDS[-2]}
+    if name not in by_name:
+        raise UsageError(f"{name} is no command.{did_you_mean(name, list(by_name))}", "/? lists them.")
+    by_name[name].act(session, words)

@@ -1,0 +1,144 @@
+"""Sizes, tokens, durations: round trips over random values, exact values for the documented forms, refusals."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.base.errors import UsageError
+from engine.base.units import (
+    ExpertRoom,
+    KvBudget,
+    format_duration,
+    format_size,
+    format_tokens,
+    parse_duration,
+    parse_experts,
+    parse_kv,
+    parse_size,
+    parse_tokens,
+)
+
+UNITS = {"B": 1, "K": 2**10, "KiB": 2**10, "KB": 1000, "M": 2**20, "MiB": 2**20, "MB": 10**6}
+UNITS |= {"G": 2**30, "GiB": 2**30, "GB": 10**9, "T": 2**40, "TiB": 2**40, "TB": 10**12}
+
+
+@given(st.integers(1, 2**20), st.sampled_from(sorted(UNITS)), st.sampled_from(["", " "]))
+def test_whole_sizes_are_exact(number: int, unit: str, gap: str) -> None:
+    assert parse_size(f"{number}{gap}{unit}") == number * UNITS[unit]
+    assert parse_size(f"{number}{gap}{unit.lower()}") == number * UNITS[unit]
+
+
+@given(st.integers(1, 2**45))
+def test_a_printed_size_reads_back_within_half_a_percent(count: int) -> None:
+    assert parse_size(format_size(count)) == pytest.approx(count, rel=0.0051)
+
+
+@given(st.integers(1, 2**40))
+def test_printed_tokens_read_back_exactly(count: int) -> None:
+    assert parse_tokens(format_tokens(count)) == count
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    """What `parse` makes of `text`; its error when it refuses."""
+    try:
+        return parse(text)
+    except UsageError as error:
+        return error
+
+
+@given(st.one_of(st.text(max_size=12), st.from_regex(r"[0-9.]{1,20} ?[kKmMgGiIbB%]{0,3}", fullmatch=True)))
+def test_parsers_give_something_positive_or_an_error_that_shows_the_text(text: str) -> None:
+    for parse in (parse_size, parse_tokens):
+        value = _parsed(parse, text)
+        assert repr(text) in value.message if isinstance(value, UsageError) else value > 0
+    for parse in (parse_kv, parse_experts):
+        value = _parsed(parse, text)
+        assert isinstance(value, UsageError) or sum(amount > 0 for amount in vars(value).values()) == 1
+    value = _parsed(parse_duration, text)
+    assert repr(text) in value.message if isinstance(value, UsageError) else value >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("8192", KvBudget(tokens=8192)),
+        ("32k", KvBudget(tokens=32768)),
+        ("32K", KvBudget(tokens=32768)),
+        ("1.5k", KvBudget(tokens=1536)),
+        ("512M", KvBudget(bytes=512 * 2**20)),
+        ("2G", KvBudget(bytes=2 * 2**30)),
+        ("64MiB", KvBudget(bytes=64 * 2**20)),
+        ("1.5GiB", KvBudget(bytes=3 * 2**29)),
+    ],
+)
+def test_kv_is_tokens_when_plain_and_bytes_with_a_unit(text: str, budget: KvBudget) -> None:
+    assert parse_kv(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "k", "32q", "-1", "1e9", "0", "0k", "1.5", "12B", "9" * 30, "nan", "٣"])
+def test_kv_refuses(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_kv(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "room"),
+    [
+        ("64M", ExpertRoom(bytes=64 * 2**20)),
+        ("2G", ExpertRoom(bytes=2 * 2**30)),
+        ("37%", ExpertRoom(share=0.37)),
+        ("100%", ExpertRoom(share=1.0)),
+        ("120", ExpertRoom(slots=120)),
+    ],
+)
+def test_room_for_experts(text: str, room: ExpertRoom) -> None:
+    assert parse_experts(text) == room
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "0", "1.5", "M", "12q", "-3"])
+def test_room_for_experts_refuses(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_experts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("30s", 30), ("5m", 300), ("1.5h", 5400), ("250ms", 0.25), ("-1", math.inf)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+    assert parse_duration("forever") == math.inf
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0123, "12 ms"),
+        (4.21, "4.2 s"),
+        (59.97, "1 min"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (math.inf, "forever"),
+    ],
+)
+def test_printed_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (98_362_432, "93.8 MiB"),
+        (2**30 - 1, "1.00 GiB"),
+        (2**50, "1024 TiB"),
+    ],
+)
+def test_printed_sizes(count: int, text: str) -> None:
+    assert format_size(count) == text
