@@ -1,0 +1,186 @@
+"""From a spec, a family's names and a checkpoint's tensors to the layout of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.layout import ExpertRecord, Layout, Matrix, Piece, Vector
+from engine.spec.names import PER_HEAD, STACKED, STRIDED, Names, Source
+from engine.spec.schema import Moe, Spec
+from engine.spec.tensors import Wanted, expert_tensors, layer_tensors, outer_tensors, tensor_name
+
+MOST_NEXT_TOKEN_LAYERS = 4
+FLOAT_CODECS = frozenset({"f32", "f16", "bf16"})
+Tensors = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> codec and shape, as the checkpoint has them
+
+
+def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
+    """Say which pieces of which checkpoint tensors make up every tensor of the spec.
+
+    Raises CorruptFileError for missing tensors and wrong shapes, UnsupportedError for a tensor that no rule explains
+    and for a quantised one that would have to be transposed. Each names the tensor.
+    """
+    plan = _Plan(names, tensors)
+    for wanted in outer_tensors(spec):
+        plan.add(wanted, {wanted.key: wanted}, _Place())
+    moe_index = 0
+    for index, layer in enumerate(spec.layers):
+        group = {wanted.key: wanted for wanted in layer_tensors(spec, index)}
+        for wanted in group.values():
+            plan.add(wanted, group, _Place(index))
+        if isinstance(layer.ffn, Moe):
+            group = {wanted.key: wanted for wanted in expert_tensors(spec, layer.ffn.experts)}
+            for expert in range(layer.ffn.experts.count):
+                plan.add_expert(group, _Place(index, expert, layer.ffn.experts.count), moe_index)
+            moe_index += 1
+    plan.check_missing()
+    skipped = _skip_patterns(names, len(spec.layers))
+    plan.check_unexplained(skipped)
+    return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts), skipped)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in the model a tensor belongs; -1: outside the layers, not an expert's."""
+
+    layer: int = -1
+    expert: int = -1
+    experts: int = 0
+
+
+@dataclass
+class _Plan:
+    """A layout in the making."""
+
+    names: Names
+    tensors: Tensors
+    matrices: list[Matrix] = field(default_factory=list)
+    vectors: list[Vector] = field(default_factory=list)
+    experts: list[ExpertRecord] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    missing: dict[str, None] = field(default_factory=dict)  # in order of discovery
+    by_key: dict[str, tuple[Source, ...]] = field(default_factory=dict)
+
+    def add(self, wanted: Wanted, group: Mapping[str, Wanted], place: _Place) -> None:
+        name, pieces = tensor_name(wanted.key, place.layer), self._pieces(wanted, group, place)
+        if wanted.is_vector:
+            self.vectors.append(Vector(name, wanted.cols, pieces))
+        else:
+            self.matrices.append(Matrix(name, wanted.rows, wanted.cols, pieces))
+
+    def add_expert(self, group: Mapping[str, Wanted], place: _Place, moe_index: int) -> None:
+        matrices, vectors = [], []
+        for wanted in group.values():
+            pieces = self._pieces(wanted, group, place)
+            if wanted.is_vector:
+                vectors.append(Vector(wanted.key, wanted.cols, pieces))
+            else:
+                matrices.append(Matrix(wanted.key, wanted.rows, wanted.cols, pieces))
+        self.experts.append(ExpertRecord(moe_index, place.expert, tuple(matrices), tuple(vectors)))
+
+    def check_missing(self) -> None:
+        if not self.missing:
+            return
+        first, *others = self.missing
+        more = f" (and {len(others)} more)" if others else ""
+        raise CorruptFileError(
+            f"The checkpoint has no tensor {first}{more}.", "Fetch it again, or check that no shard is absent."
+        )
+
+    def check_unexplained(self, skipped: Iterable[str]) -> None:
+        patterns = tuple(skipped)
+        for name in self.tensors:
+            if name not in self.used and not any(fnmatchcase(name, pattern) for pattern in patterns):
+                raise UnsupportedError(
+                    f"The checkpoint has a tensor that this family does not explain: {name}.",
+                    "The model may be a variant that this release does not know.",
+                )
+
+    def _pieces(self, wanted: Wanted, group: Mapping[str, Wanted], place: _Place) -> tuple[Piece, ...]:
+        source = self._source(wanted.key, place)
+        tensor = source.tensor(place.layer, place.expert)
+        if tensor not in self.tensors:
+            self.missing[tensor] = None
+            return ()
+        held = tuple(group[key] for key in source.holds)
+        stacked_experts = place.experts if place.expert >= 0 and not source.per_expert else 0
+        self._check_shape(tensor, _expected_shape(source, held, stacked_experts))
+        self.used.add(tensor)
+        if source.flipped or wanted.key in source.transposed:
+            self._check_transposable(tensor)
+        return tuple(_cut(source, wanted, held, tensor, place.expert if stacked_experts else -1))
+
+    def _source(self, key: str, place: _Place) -> Source:
+        if key not in self.by_key:
+            self.by_key[key] = self.names.holding(key)
+        candidates = self.by_key[key]
+        if not candidates:
+            raise UnsupportedError(f"The family has no name for the tensor {tensor_name(key, place.layer)}.")
+        for source in candidates:
+            if source.tensor(place.layer, place.expert) in self.tensors:
+                return source
+        return candidates[0]
+
+    def _check_shape(self, tensor: str, expected: tuple[int, ...]) -> None:
+        shape = tuple(self.tensors[tensor][1])
+        if shape != expected:
+            raise CorruptFileError(
+                f"The tensor {tensor} has the shape {list(shape)}, but config.json calls for {list(expected)}.",
+                "Check that config.json and the weights belong together.",
+            )
+
+    def _check_transposable(self, tensor: str) -> None:
+        codec = self.tensors[tensor][0]
+        if codec not in FLOAT_CODECS:
+            raise UnsupportedError(
+                f"The tensor {tensor} is in {codec}, and has to be transposed, which only f32, f16 and bf16 can be.",
+                "Use a checkpoint that keeps this tensor in one of these.",
+            )
+
+
+def _expected_shape(source: Source, held: tuple[Wanted, ...], experts: int) -> tuple[int, ...]:
+    lead = (experts,) if experts else ()
+    extent = sum(_extent(source, wanted) for wanted in held)
+    if held[0].is_vector:
+        return (*lead, extent)
+    cols = held[0].rows // held[0].heads if held[0].key in source.transposed else held[0].cols
+    return (*lead, cols, extent) if source.flipped else (*lead, extent, cols)
+
+
+def _extent(source: Source, wanted: Wanted) -> int:
+    """Rows (or values) of the checkpoint tensor that a tensor of ours takes up."""
+    return wanted.cols * wanted.heads if wanted.key in source.transposed else wanted.extent
+
+
+def _cut(source: Source, wanted: Wanted, held: tuple[Wanted, ...], tensor: str, index: int) -> Iterable[Piece]:
+    place = held.index(wanted)
+    whole = len(held) == 1
+    if source.arrangement == STACKED:
+        start = 0 if whole else sum(_extent(source, other) for other in held[:place])
+        stop = 0 if whole else start + _extent(source, wanted)
+        yield Piece(tensor, index, source.flipped, start, stop)
+    elif source.arrangement == STRIDED:
+        yield Piece(tensor, index, source.flipped, start=place, step=len(held))
+    elif source.arrangement == PER_HEAD:
+        extents = [_extent(source, other) // other.heads for other in held]
+        for head in range(wanted.heads):
+            start = head * sum(extents) + sum(extents[:place])
+            stop = start + extents[place]
+            if wanted.key in source.transposed:
+                yield Piece(tensor, index, transpose=True, col_start=start, col_stop=stop)
+            else:
+                yield Piece(tensor, index, start=start, stop=stop)
+
+
+def _skip_patterns(names: Names, layers: int) -> tuple[str, ...]:
+    """The family's patterns, with `{next}` spelt out for as many extra layers as checkpoints are known to carry."""
+    patterns: list[str] = []
+    for pattern in names.skipped:
+        if "{next}" in pattern:
+            patterns += [pattern.format(next=layers + extra) for extra in range(MOST_NEXT_TOKEN_LAYERS)]
+        else:
+            patterns.append(pattern)
+    return tuple(patterns)

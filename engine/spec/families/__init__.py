@@ -1,0 +1,75 @@
+"""Families: from a checkpoint's config.json and tensor names to what a model is and where its weights lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.arrange import Tensors, arrange
+from engine.spec.families.build import build
+from engine.spec.families.config import Config
+from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
+from engine.spec.families.dense import DENSE_FAMILIES
+from engine.spec.families.record import Family
+from engine.spec.families.sparse import SPARSE_FAMILIES
+from engine.spec.layout import Layout
+from engine.spec.schema import Spec
+
+__all__ = ["FAMILIES", "Family", "Tensors", "find_family", "layout", "resolve", "spec_from_config"]
+
+FAMILIES: Mapping[str, Family] = {
+    family.name: family for family in (*DENSE_FAMILIES, *SPARSE_FAMILIES, *DEEPSEEK_FAMILIES)
+}
+HEAD = "lm_head.weight"
+
+
+def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:
+    """What the model is and where its weights lie; the way for a conversion.
+
+    `tensors` maps every name in the checkpoint to its codec and shape. Whether the head has a matrix of its own is
+    the checkpoint's to say; only one that is promised in so many words and absent is an error.
+    """
+    spec = spec_from_config(config)
+    promised = config.get("tie_word_embeddings") is False
+    spec = replace(spec, tied_head=HEAD not in tensors and not promised)
+    return spec, layout(spec, tensors)
+
+
+def spec_from_config(config: Mapping[str, Any]) -> Spec:
+    """Read a config.json. Raises UnsupportedError for an unknown family or setting, CorruptFileError for bad values."""
+    return build(find_family(config), Config(config))
+
+
+def layout(spec: Spec, tensors: Tensors) -> Layout:
+    """Where a checkpoint keeps the spec's tensors; raises as `engine.spec.arrange.arrange` does."""
+    if spec.family not in FAMILIES:
+        raise _unknown(spec.family)
+    return arrange(spec, FAMILIES[spec.family].names, tensors)
+
+
+def find_family(config: Mapping[str, Any]) -> Family:
+    """The family that config.json names by `model_type`, or failing that by its architecture."""
+    model_type = config.get("model_type")
+    architectures = config.get("architectures") or []
+    if isinstance(model_type, str) and model_type:
+        for family in FAMILIES.values():
+            if model_type in (family.name, *family.model_types):
+                return family
+        raise _unknown(model_type)
+    for family in FAMILIES.values():
+        if family.architecture in architectures:
+            return family
+    if architectures:
+        raise _unknown(str(architectures[0]))
+    raise CorruptFileError("config.json names no model_type.", "Check the model's config.json, or fetch it again.")
+
+
+def _unknown(name: str) -> UnsupportedError:
+    close = get_close_matches(name, FAMILIES, n=1)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    return UnsupportedError(
+        f"The model family {name!r} is not one that this release runs.", f"{hint}It runs {', '.join(sorted(FAMILIES))}."
+    )

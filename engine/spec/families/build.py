@@ -1,0 +1,201 @@
+"""From a family's record and a config.json to a spec."""
+
+from __future__ import annotations
+
+from engine.base.errors import UnsupportedError
+from engine.spec.check import require_positive
+from engine.spec.families.config import Config, key
+from engine.spec.families.positions import context_length, read_rope, yarn_score_scale
+from engine.spec.families.record import (
+    SLIDING_ALL,
+    SLIDING_LATE,
+    AttentionRule,
+    Family,
+    LatentRule,
+    MoeRule,
+    WindowRule,
+)
+from engine.spec.schema import Activation, Attention, Dense, Experts, LatentAttention, Layer, Moe, Router, Shared, Spec
+
+LAYERS = key("num_hidden_layers")
+HIDDEN = key("hidden_size")
+LAYER_TYPES = key("layer_types", default=())
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def build(family: Family, config: Config) -> Spec:
+    """Read a spec out of config.json.
+
+    Raises CorruptFileError for what is missing, of a wrong type or impossible, UnsupportedError for a setting that
+    this release does not implement; both name the field.
+    """
+    _refuse_unknown_settings(family, config)
+    return Spec(
+        family=family.name,
+        vocab_size=config.integer(key("vocab_size")),
+        hidden_size=config.integer(HIDDEN),
+        layers=tuple(_layers(family, config)),
+        norm_eps=config.number(family.norm_eps),
+        context_length=context_length(config),
+        eos_ids=config.integers(key("eos_token_id", default=())),
+        tied_head=config.flag(key("tie_word_embeddings", default=False)),
+        embedding_scale=config.number(family.embedding_scale),
+        residual_scale=config.number(family.residual_scale),
+        logit_scale=1.0 / config.number(family.logit_divisor),
+    )
+
+
+def _refuse_unknown_settings(family: Family, config: Config) -> None:
+    config.only("hidden_act", ("silu", "swish"))
+    for name, allowed in family.only.items():
+        config.only(name, allowed)
+    quantization = config.inner("quantization_config")
+    if quantization.data:
+        method = quantization.text(key("quant_method", default="an unnamed method"))
+        raise UnsupportedError(
+            f"The weights are quantised by {method}, which this release does not read.",
+            "Use a checkpoint in bf16, f16 or f32, or a GGUF file.",
+        )
+
+
+def _layers(family: Family, config: Config) -> list[Layer]:
+    count = config.integer(LAYERS)
+    require_positive(num_hidden_layers=count, hidden_size=config.integer(HIDDEN))
+    windows = _windows(family.mixer, config, count)
+    moe = _moe_layers(family.moe, config, count)
+    mixers = {window: _mixer(family.mixer, config, window) for window in set(windows)}
+    experts = _experts(family.moe, config) if family.moe and any(moe) else None
+    dense = None if all(moe) else _dense(family, config)
+    ffns = [experts if has_experts else dense for has_experts in moe]
+    return [Layer(mixers[window], ffn) for window, ffn in zip(windows, ffns, strict=True) if ffn is not None]
+
+
+def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> list[int]:
+    """For every layer the width of its attention window, 0 where it sees everything."""
+    window = rule.window if isinstance(rule, AttentionRule) else None
+    size = config.integer(window.size) if window and config.flag(window.enabled) else 0
+    types = config.texts(LAYER_TYPES)
+    if types:
+        return _typed_windows(types, window, size, config, count)
+    if window is None or window.layers == SLIDING_ALL:
+        return [size] * count
+    if window.layers == SLIDING_LATE:
+        first = config.integer(key("max_window_layers", default=0)) if size else count
+        return [size if layer >= first else 0 for layer in range(count)]
+    return [size if layer % 2 == 0 else 0 for layer in range(count)]
+
+
+def _typed_windows(types: tuple[str, ...], rule: WindowRule | None, size: int, config: Config, count: int) -> list[int]:
+    for name in types:
+        if name not in (SLIDING, FULL) or (name == SLIDING and not size):
+            raise UnsupportedError(
+                f"{config.where} asks for a layer of the type {name!r}, which this model does not define.",
+                "Use another model, or a release that knows it.",
+            )
+    windows = [size if name == SLIDING else 0 for name in types]
+    if len(windows) != count:
+        raise UnsupportedError(f"{config.where} lists {len(windows)} layer_types for {count} layers.")
+    if (rule is None or not rule.typed) and windows != [size] * count:
+        raise UnsupportedError(
+            f"{config.where} mixes layer_types, which this family does not do.",
+            "Use another model, or a release that knows it.",
+        )
+    return windows
+
+
+def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
+    """For every layer whether it has routed experts."""
+    if rule is None or not config.integer(rule.count):
+        return [False] * count
+    first, step = config.integer(rule.first_dense), config.integer(rule.step)
+    require_positive(decoder_sparse_step=step)
+    dense = config.integers(rule.dense_layers)
+    return [layer >= first and (layer + 1) % step == 0 and layer not in dense for layer in range(count)]
+
+
+def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Attention | LatentAttention:
+    match rule:
+        case AttentionRule():
+            return _attention(rule, config, window)
+        case LatentRule():
+            return _latent_attention(rule, config)
+
+
+def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
+    heads = config.integer(rule.heads)
+    require_positive(num_attention_heads=heads)
+    head_dim = config.integer(rule.head_dim) or config.integer(HIDDEN) // heads
+    require_positive(head_dim=head_dim)
+    qkv_bias = config.flag(rule.qkv_bias)
+    return Attention(
+        heads=heads,
+        kv_heads=config.integer(rule.kv_heads) or heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5 if rule.scale is None else config.number(rule.scale),
+        rope=read_rope(config, rule.rope, head_dim),
+        qk_norm=rule.qk_norm,
+        q_bias=qkv_bias,
+        k_bias=qkv_bias,
+        v_bias=qkv_bias,
+        o_bias=config.flag(rule.o_bias),
+        sinks=rule.sinks,
+        window=window,
+    )
+
+
+def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
+    nope_dim, rope_dim = config.integer(rule.nope_dim), config.integer(rule.rope_dim)
+    require_positive(qk_nope_head_dim=nope_dim, qk_rope_head_dim=rope_dim)
+    return LatentAttention(
+        heads=config.integer(rule.heads),
+        q_lora_rank=config.integer(rule.q_lora_rank),
+        kv_lora_rank=config.integer(rule.kv_lora_rank),
+        nope_dim=nope_dim,
+        rope_dim=rope_dim,
+        v_dim=config.integer(rule.v_dim),
+        scale=(nope_dim + rope_dim) ** -0.5 * yarn_score_scale(config),
+        rope=read_rope(config, rule.rope, rope_dim),
+        norm_eps=rule.norm_eps,
+        bias=config.flag(rule.bias),
+    )
+
+
+def _dense(family: Family, config: Config) -> Dense:
+    if family.dense_width is None:
+        raise UnsupportedError(f"{config.where} has layers without experts, which this family does not do.")
+    return Dense(config.integer(family.dense_width), bias=config.flag(family.dense_bias))
+
+
+def _experts(rule: MoeRule, config: Config) -> Moe:
+    activation = Activation()
+    if rule.clamped is not None:
+        alpha, limit = config.number(rule.clamped.alpha), config.number(rule.clamped.limit)
+        activation = Activation("clamped_silu", alpha, limit)
+    experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
+    return Moe(_router(rule, config), experts, _shared(rule, config))
+
+
+def _router(rule: MoeRule, config: Config) -> Router:
+    groups = top_groups = group_top = 1
+    chosen = rule.groups
+    if chosen is not None and (chosen.when is None or config.data.get(chosen.when[0]) == chosen.when[1]):
+        groups, top_groups = config.integer(chosen.groups), config.integer(chosen.top_groups)
+        group_top = chosen.group_top if groups > 1 else 1
+    return Router(
+        top_k=config.integer(rule.top_k),
+        scoring=rule.scoring,
+        groups=groups,
+        top_groups=top_groups,
+        group_top=group_top,
+        normalize=config.flag(rule.normalize),
+        scale=config.number(rule.scale),
+        linear_bias=rule.linear_bias,
+        choice_bias=rule.choice_bias,
+    )
+
+
+def _shared(rule: MoeRule, config: Config) -> Shared | None:
+    if rule.shared is None:
+        return None
+    width = config.integer(rule.shared.width) * config.integer(rule.shared.count)
+    return Shared(width, rule.shared.gated) if width else None

@@ -1,0 +1,116 @@
+"""Reading config.json: typed values by name, with sentences for what is missing or of the wrong type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.base.errors import CorruptFileError, UnsupportedError
+
+REMEDY = "Check the model's config.json, or fetch it again."
+
+
+class _Required:
+    """Marks a key without a default."""
+
+
+REQUIRED: Final = _Required()
+
+
+@dataclass(frozen=True)
+class Key:
+    """A value of config.json: the first of `names` that is there and not null, else `default`."""
+
+    names: tuple[str, ...]
+    default: Any = REQUIRED
+
+
+def key(*names: str, default: Any = REQUIRED) -> Key:
+    """Short form of `Key`, for the records of families."""
+    return Key(names, default)
+
+
+@dataclass(frozen=True)
+class Config:
+    """config.json, or one object inside it that `where` names."""
+
+    data: Mapping[str, Any]
+    where: str = "config.json"
+
+    def raw(self, wanted: Any) -> Any:
+        """The value of a key, unchecked; anything that is not a key stands for itself."""
+        if not isinstance(wanted, Key):
+            return wanted
+        for name in wanted.names:
+            if self.data.get(name) is not None:
+                return self.data[name]
+        if isinstance(wanted.default, _Required):
+            raise CorruptFileError(f"{self.where} lacks {wanted.names[0]}.", REMEDY)
+        return wanted.default
+
+    def integer(self, wanted: Key | int) -> int:
+        value = self.raw(wanted)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(wanted, "a whole number", value)
+        return value
+
+    def number(self, wanted: Key | float) -> float:
+        value = self.raw(wanted)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(wanted, "a number", value)
+        return float(value)
+
+    def flag(self, wanted: Key | bool) -> bool:
+        value = self.raw(wanted)
+        if not isinstance(value, bool):
+            raise self._wrong(wanted, "true or false", value)
+        return value
+
+    def text(self, wanted: Key | str) -> str:
+        value = self.raw(wanted)
+        if not isinstance(value, str):
+            raise self._wrong(wanted, "a string", value)
+        return value
+
+    def integers(self, wanted: Key) -> tuple[int, ...]:
+        """A list of whole numbers; a single one counts as a list of one."""
+        value = self.raw(wanted)
+        items = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
+            raise self._wrong(wanted, "a whole number or a list of them", value)
+        return tuple(items)
+
+    def numbers(self, wanted: Key) -> tuple[float, ...]:
+        value = self.raw(wanted)
+        if not isinstance(value, list | tuple) or not value:
+            raise self._wrong(wanted, "a list of numbers", value)
+        return tuple(self.number(item) for item in value)
+
+    def texts(self, wanted: Key) -> tuple[str, ...]:
+        value = self.raw(wanted)
+        if not isinstance(value, list | tuple) or any(not isinstance(item, str) for item in value):
+            raise self._wrong(wanted, "a list of strings", value)
+        return tuple(value)
+
+    def inner(self, name: str) -> Config:
+        """The object under `name`; an absent one is empty."""
+        value = self.data.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(key(name), "an object", value)
+        return Config(value or {}, f"{name} in {self.where}")
+
+    def only(self, name: str, allowed: tuple[Any, ...]) -> None:
+        """Refuse a value that is there, not null, and not among `allowed`: what it asks for is not implemented."""
+        value = self.data.get(name)
+        if value is not None and value not in allowed:
+            known = " or ".join(repr(item) for item in allowed) or "nothing"
+            raise UnsupportedError(
+                f"{self.where} asks for {name} = {value!r}; this release knows only {known}.",
+                "Use another model, or a release that knows it.",
+            )
+
+    def _wrong(self, wanted: Any, kind: str, value: Any) -> CorruptFileError:
+        name = wanted.names[0] if isinstance(wanted, Key) else "a value"
+        return CorruptFileError(f"{name} in {self.where} must be {kind}, not {value!r}.", REMEDY)

@@ -1,0 +1,63 @@
+"""Families whose layers all have one dense feed-forward part."""
+
+from __future__ import annotations
+
+from engine.spec.families.config import key
+from engine.spec.families.naming import DECODER, SKIPPED
+from engine.spec.families.record import ATTENTION_BIAS, SLIDING_LATE, AttentionRule, Family, WindowRule
+from engine.spec.names import Names
+
+NAMES = Names(DECODER, SKIPPED)
+LATE_WINDOW = WindowRule(enabled=key("use_sliding_window", default=False), typed=True, layers=SLIDING_LATE)
+
+LLAMA = Family(
+    name="llama",
+    architecture="LlamaForCausalLM",
+    names=NAMES,
+    mixer=AttentionRule(qkv_bias=ATTENTION_BIAS, o_bias=ATTENTION_BIAS),
+    dense_bias=key("mlp_bias", default=False),
+)
+
+MISTRAL = Family(
+    name="mistral",
+    architecture="MistralForCausalLM",
+    names=NAMES,
+    mixer=AttentionRule(window=WindowRule()),
+)
+
+QWEN2 = Family(
+    name="qwen2",
+    architecture="Qwen2ForCausalLM",
+    names=NAMES,
+    mixer=AttentionRule(qkv_bias=True, window=LATE_WINDOW),
+)
+
+QWEN3 = Family(
+    name="qwen3",
+    architecture="Qwen3ForCausalLM",
+    names=NAMES,
+    mixer=AttentionRule(
+        head_dim=key("head_dim", default=128),
+        qk_norm="head",
+        qkv_bias=ATTENTION_BIAS,
+        o_bias=ATTENTION_BIAS,
+        window=LATE_WINDOW,
+    ),
+)
+
+GRANITE = Family(
+    name="granite",
+    architecture="GraniteForCausalLM",
+    names=NAMES,
+    mixer=AttentionRule(
+        scale=key("attention_multiplier", default=1.0),
+        qkv_bias=ATTENTION_BIAS,
+        o_bias=ATTENTION_BIAS,
+    ),
+    dense_bias=key("mlp_bias", default=False),
+    embedding_scale=key("embedding_multiplier", default=1.0),
+    residual_scale=key("residual_multiplier", default=1.0),
+    logit_divisor=key("logits_scaling", default=1.0),
+)
+
+DENSE_FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE)

@@ -1,0 +1,89 @@
+"""The names that Hugging Face checkpoints have in common; families put their own before them."""
+
+from __future__ import annotations
+
+from engine.spec.names import PER_HEAD, STRIDED, Source
+
+LAYER = "model.layers.{layer}."
+ROTARY_TABLES = "*rotary_emb.inv_freq"
+OTHER_SENSES = ("*vision_tower.*", "*vision_model.*", "*visual.*", "*audio_tower.*", "*multi_modal_projector.*")
+SKIPPED = (ROTARY_TABLES, *OTHER_SENSES)
+NEXT_TOKEN_LAYERS = LAYER.replace("{layer}", "{next}") + "*"
+
+
+def in_layer(name: str, *holds: str, arrangement: str = "stacked", flipped: bool = False) -> Source:
+    """A tensor of every layer."""
+    return Source(LAYER + name, holds, arrangement, flipped)
+
+
+def projections(prefix: str, keys: str, names: tuple[str, ...], suffix: str = "_proj") -> tuple[Source, ...]:
+    """Linear layers `prefix.name` with weights and biases, kept under `keys` and the same names."""
+    weights = tuple(in_layer(f"{prefix}.{name}{suffix}.weight", f"{keys}{name}") for name in names)
+    biases = tuple(in_layer(f"{prefix}.{name}{suffix}.bias", f"{keys}{name}_bias") for name in names)
+    return weights + biases
+
+
+GATED = ("gate", "up", "down")
+
+DECODER = (
+    Source("model.embed_tokens.weight", ("embed",)),
+    Source("model.norm.weight", ("final_norm",)),
+    Source("lm_head.weight", ("head",)),
+    in_layer("input_layernorm.weight", "attn_norm"),
+    in_layer("post_attention_layernorm.weight", "ffn_norm"),
+    *projections("self_attn", "attn.", ("q", "k", "v", "o")),
+    in_layer("self_attn.q_norm.weight", "attn.q_norm"),
+    in_layer("self_attn.k_norm.weight", "attn.k_norm"),
+    in_layer("self_attn.sinks", "attn.sinks"),
+    *projections("mlp", "ffn.", GATED),
+)
+
+# One tensor an expert, or all experts of a layer in one with gate above up.
+EXPERTS = (
+    in_layer("mlp.gate.weight", "router"),
+    *projections("mlp.experts.{expert}", "", GATED),
+    in_layer("mlp.experts.gate_up_proj", "gate", "up"),
+    in_layer("mlp.experts.down_proj", "down"),
+)
+
+SHARED_EXPERT = (
+    *projections("mlp.shared_expert", "shared.", GATED),
+    in_layer("mlp.shared_expert_gate.weight", "shared.sigmoid_gate"),
+)
+
+SHARED_EXPERTS = projections("mlp.shared_experts", "shared.", GATED)
+
+MIXTRAL_EXPERTS = (
+    in_layer("block_sparse_moe.gate.weight", "router"),
+    in_layer("block_sparse_moe.experts.{expert}.w1.weight", "gate"),
+    in_layer("block_sparse_moe.experts.{expert}.w3.weight", "up"),
+    in_layer("block_sparse_moe.experts.{expert}.w2.weight", "down"),
+)
+
+GRANITE_EXPERTS = (
+    in_layer("block_sparse_moe.router.layer.weight", "router"),
+    in_layer("block_sparse_moe.input_linear.weight", "gate", "up"),
+    in_layer("block_sparse_moe.output_linear.weight", "down"),
+)
+
+# gpt-oss keeps its experts as [in, out], gate and up in turn.
+GPT_OSS_EXPERTS = (
+    in_layer("mlp.router.weight", "router"),
+    in_layer("mlp.router.bias", "router_bias"),
+    in_layer("mlp.experts.gate_up_proj", "gate", "up", arrangement=STRIDED, flipped=True),
+    in_layer("mlp.experts.gate_up_proj_bias", "gate_bias", "up_bias", arrangement=STRIDED),
+    in_layer("mlp.experts.down_proj", "down", flipped=True),
+    in_layer("mlp.experts.down_proj_bias", "down_bias"),
+    *projections("mlp.experts.{expert}", "", GATED),
+)
+
+LATENT_ATTENTION = (
+    in_layer("self_attn.q_a_proj.weight", "attn.q_a"),
+    in_layer("self_attn.q_a_proj.bias", "attn.q_a_bias"),
+    in_layer("self_attn.q_a_layernorm.weight", "attn.q_a_norm"),
+    in_layer("self_attn.q_b_proj.weight", "attn.q"),
+    in_layer("self_attn.kv_a_proj_with_mqa.weight", "attn.kv_a", "attn.k_rope"),
+    in_layer("self_attn.kv_a_proj_with_mqa.bias", "attn.kv_a_bias", "attn.k_rope_bias"),
+    in_layer("self_attn.kv_a_layernorm.weight", "attn.kv_a_norm"),
+    Source(LAYER + "self_attn.kv_b_proj.weight", ("attn.k_up", "attn.v_up"), PER_HEAD, transposed=("attn.k_up",)),
+)

@@ -1,0 +1,153 @@
+"""What a family is: how config.json becomes a spec, and how its checkpoints name their tensors. Data only.
+
+Every value that may differ between models of a family is a `Key` of config.json; what is the same for all is a
+constant. A new family is a new record, at most a new rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.spec.families.config import Key, key
+from engine.spec.names import Names
+
+WINDOW = key("sliding_window", default=0)
+HEADS = key("num_attention_heads")
+KV_HEADS = key("num_key_value_heads", default=0)  # 0: as many as heads
+HEAD_DIM = key("head_dim", default=0)  # 0: hidden_size / heads
+Q_LORA_RANK = key("q_lora_rank", default=0)
+KV_LORA_RANK = key("kv_lora_rank")
+NOPE_DIM, ROPE_DIM, V_DIM = key("qk_nope_head_dim"), key("qk_rope_head_dim"), key("v_head_dim")
+ATTENTION_BIAS = key("attention_bias", default=False)
+DENSE_WIDTH = key("intermediate_size")
+NO_LAYERS = Key((), ())
+NORM_EPS = key("rms_norm_eps", default=1e-6)
+
+SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN = "all", "late", "even"
+
+
+@dataclass(frozen=True)
+class RopeRule:
+    """`theta` is the default where config.json names none. A partial rotation is refused unless `partial` is set."""
+
+    theta: float = 10000.0
+    pairs: Key | bool = False
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class WindowRule:
+    """Which layers attend to a sliding window of `size` tokens (absent: none do).
+
+    `typed`: a list `layer_types` decides, layer by layer. Without it `layers` does: all of them, the late ones (from
+    `max_window_layers` on), or the even ones (the first, the third and so on).
+    """
+
+    size: Key = WINDOW
+    enabled: Key | bool = True
+    typed: bool = False
+    layers: str = SLIDING_ALL
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """Grouped-query attention. Without `scale` scores are divided by the root of the head's width."""
+
+    heads: Key = HEADS
+    kv_heads: Key = KV_HEADS
+    head_dim: Key = HEAD_DIM
+    scale: Key | None = None
+    qk_norm: str = "none"
+    qkv_bias: Key | bool = False
+    o_bias: Key | bool = False
+    sinks: bool = False
+    rope: RopeRule = RopeRule()
+    window: WindowRule | None = None
+
+
+@dataclass(frozen=True)
+class LatentRule:
+    """Multi-head latent attention. `norm_eps` is a constant of the family's model code, not of config.json."""
+
+    heads: Key = HEADS
+    q_lora_rank: Key = Q_LORA_RANK
+    kv_lora_rank: Key = KV_LORA_RANK
+    nope_dim: Key = NOPE_DIM
+    rope_dim: Key = ROPE_DIM
+    v_dim: Key = V_DIM
+    bias: Key | bool = ATTENTION_BIAS
+    norm_eps: float = 1e-6
+    rope: RopeRule = RopeRule(pairs=True)
+
+
+@dataclass(frozen=True)
+class GroupRule:
+    """Groups of experts compete first. `when` names a field and the value that switches it on; None: always on."""
+
+    groups: Key
+    top_groups: Key
+    group_top: int
+    when: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class SharedRule:
+    """Shared experts: their joint width is `width` times `count`."""
+
+    width: Key
+    count: Key | int = 1
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class ActivationRule:
+    """The clamped gate of gpt-oss; a family without one uses silu."""
+
+    alpha: Key
+    limit: Key
+
+
+@dataclass(frozen=True)
+class MoeRule:
+    """Routed experts.
+
+    A layer has them if it is not among the first `first_dense`, its number plus one is a multiple of `step`, and it
+    is not listed in `dense_layers`.
+    """
+
+    count: Key
+    top_k: Key
+    width: Key
+    scoring: str = "softmax"
+    normalize: Key | bool = False
+    scale: Key | float = 1.0
+    groups: GroupRule | None = None
+    linear_bias: bool = False
+    choice_bias: bool = False
+    expert_bias: bool = False
+    shared: SharedRule | None = None
+    clamped: ActivationRule | None = None
+    first_dense: Key | int = 0
+    step: Key | int = 1
+    dense_layers: Key = NO_LAYERS
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family. `only` lists, for fields whose other values would need what is not here, the values that are."""
+
+    name: str
+    architecture: str
+    names: Names
+    mixer: AttentionRule | LatentRule
+    moe: MoeRule | None = None
+    model_types: tuple[str, ...] = ()  # beside `name`
+    dense_width: Key | None = DENSE_WIDTH  # None: every layer has experts
+    dense_bias: Key | bool = False
+    norm_eps: Key = NORM_EPS
+    embedding_scale: Key | float = 1.0
+    residual_scale: Key | float = 1.0
+    logit_divisor: Key | float = 1.0
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

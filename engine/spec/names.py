@@ -1,0 +1,46 @@
+"""Rules that say under which names a checkpoint keeps the tensors of a family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STACKED, STRIDED, PER_HEAD = "stacked", "strided", "per_head"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One checkpoint tensor, `template` filled with the layer's and the expert's number, and what of ours it holds.
+
+    `holds` lists keys in row order. Stacked: one after the other. Strided: rows in turn. Per head: for every head the
+    rows of the first, then those of the next. `flipped`: the checkpoint keeps the whole tensor transposed
+    ([in, out]). `transposed` are keys that we keep transposed, head by head. A template without `{expert}` that is
+    used for an expert has a leading dimension of experts.
+    """
+
+    template: str
+    holds: tuple[str, ...]
+    arrangement: str = STACKED
+    flipped: bool = False
+    transposed: tuple[str, ...] = ()
+
+    def tensor(self, layer: int, expert: int) -> str:
+        return self.template.format(layer=layer, expert=expert)
+
+    @property
+    def per_expert(self) -> bool:
+        return "{expert}" in self.template
+
+
+@dataclass(frozen=True)
+class Names:
+    """All rules of a family. Where several sources hold a key, the first that a checkpoint has is taken.
+
+    `skipped` are fnmatch patterns of tensors that a conversion may leave out; `{next}` in one stands for every layer
+    number beyond the last.
+    """
+
+    sources: tuple[Source, ...]
+    skipped: tuple[str, ...] = ()
+
+    def holding(self, key: str) -> tuple[Source, ...]:
+        return tuple(source for source in self.sources if key in source.holds)

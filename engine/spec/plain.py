@@ -1,0 +1,103 @@
+"""Frozen dataclasses to plain JSON values and back, strictly: every key known, every type right.
+
+Fields may be `int`, `float`, `str`, `bool`, `tuple[X, ...]`, a dataclass, `X | None`, or a union of dataclasses. A
+member of such a union carries a class variable `kind`, which tells the members apart in JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from typing import Any, TypeVar
+
+from engine.base.errors import CorruptFileError, UnsupportedError
+
+T = TypeVar("T")
+
+REMEDY = "Convert the model again, with this release."
+
+
+def to_plain(value: Any) -> Any:
+    """The value as dicts, lists, strings and numbers; dataclasses become objects, with their `kind` first."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        kind = _kind(type(value))
+        return {"kind": kind, **fields} if kind else fields
+    if isinstance(value, tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(cls: type[T], data: Any, where: str) -> T:
+    """Build a dataclass from what `to_plain` made of it.
+
+    `where` names the place in error messages. Raises CorruptFileError for a missing or unknown key or a wrong type,
+    UnsupportedError for a `kind` that this release does not know.
+    """
+    value: T = _read_dataclass(cls, data, where)
+    return value
+
+
+def _kind(cls: type) -> str:
+    return str(vars(cls).get("kind", ""))
+
+
+def _read_dataclass(cls: type, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise _wrong(where, "an object", data)
+    hints = typing.get_type_hints(cls)
+    fields = dataclasses.fields(cls)
+    known = {field.name for field in fields} | ({"kind"} if _kind(cls) else set())
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise UnsupportedError(f"{where} has a field that this release does not know: {unknown[0]}.", REMEDY)
+    missing = [field.name for field in fields if field.name not in data]
+    if missing:
+        raise CorruptFileError(f"{where} lacks the field {missing[0]}.", REMEDY)
+    return cls(**{field.name: _read(hints[field.name], data[field.name], f"{where}.{field.name}") for field in fields})
+
+
+def _read(hint: Any, data: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        return _read_union(typing.get_args(hint), data, where)
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(data, list):
+            raise _wrong(where, "a list", data)
+        item = typing.get_args(hint)[0]
+        return tuple(_read(item, value, f"{where}[{index}]") for index, value in enumerate(data))
+    if dataclasses.is_dataclass(hint):
+        return _read_dataclass(typing.cast(type, hint), data, where)
+    return _read_scalar(hint, data, where)
+
+
+def _read_union(members: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in members:
+        return None
+    classes = [member for member in members if member is not type(None)]
+    if len(classes) == 1:
+        return _read(classes[0], data, where)
+    if not isinstance(data, dict):
+        raise _wrong(where, "an object", data)
+    by_kind = {_kind(member): member for member in classes}
+    kind = data.get("kind")
+    if kind not in by_kind:
+        raise UnsupportedError(f"{where} is of a kind that this release does not know: {kind!r}.", REMEDY)
+    return _read_dataclass(by_kind[kind], data, where)
+
+
+def _read_scalar(hint: type, data: Any, where: str) -> Any:
+    if hint is float and isinstance(data, int | float) and not isinstance(data, bool):
+        if not math.isfinite(data):
+            raise _wrong(where, "a finite number", data)
+        return float(data)
+    if hint is int and (isinstance(data, bool) or not isinstance(data, int)):
+        raise _wrong(where, "a whole number", data)
+    if not isinstance(data, hint):
+        raise _wrong(where, {str: "a string", bool: "true or false", float: "a number"}.get(hint, hint.__name__), data)
+    return data
+
+
+def _wrong(where: str, wanted: str, data: Any) -> CorruptFileError:
+    return CorruptFileError(f"{where} must be {wanted}, not {data!r}.", REMEDY)

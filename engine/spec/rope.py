@@ -1,0 +1,93 @@
+"""Rotary positions as data. `engine.program.angles` turns them into frequencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from engine.spec.check import require
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """Every frequency is divided by `factor`."""
+
+    kind: ClassVar[str] = "linear"
+    factor: float
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, f"a rope factor must be positive, not {self.factor}")
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (Peng et al. 2023): slow frequencies are interpolated, fast ones kept, a ramp between them."""
+
+    kind: ClassVar[str] = "yarn"
+    factor: float
+    original_context: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool  # the ramp's ends are rounded outwards to whole dimensions
+    magnitude: float  # cosine and sine are multiplied by it ("attention factor")
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, f"a rope factor must be positive, not {self.factor}")
+        require(self.original_context > 0, f"original_context must be positive, not {self.original_context}")
+        require(
+            self.beta_fast >= self.beta_slow > 0,
+            f"beta_fast ({self.beta_fast}) must be at least beta_slow ({self.beta_slow}), and both positive",
+        )
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Llama 3.1: long wavelengths are divided by `factor`, short ones kept, a linear blend between them."""
+
+    kind: ClassVar[str] = "llama3"
+    factor: float
+    original_context: int
+    low_freq_factor: float
+    high_freq_factor: float
+
+    def __post_init__(self) -> None:
+        require(self.factor > 0, f"a rope factor must be positive, not {self.factor}")
+        require(self.original_context > 0, f"original_context must be positive, not {self.original_context}")
+        require(
+            self.high_freq_factor > self.low_freq_factor > 0,
+            f"high_freq_factor ({self.high_freq_factor}) must be larger than low_freq_factor "
+            f"({self.low_freq_factor}), and both positive",
+        )
+
+
+@dataclass(frozen=True)
+class LongScaling:
+    """LongRoPE (Ding et al. 2024): one divisor a frequency, one list up to `original_context`, another beyond it."""
+
+    kind: ClassVar[str] = "longrope"
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    original_context: int
+    magnitude: float  # cosine and sine are multiplied by it ("attention factor")
+
+    def __post_init__(self) -> None:
+        require(self.original_context > 0, f"original_context must be positive, not {self.original_context}")
+        require(all(factor > 0 for factor in self.short_factors + self.long_factors), "rope factors must be positive")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotates `dim` values of a head: value i with i + dim/2, or neighbours 2i and 2i + 1 where `pairs` is set."""
+
+    theta: float
+    dim: int
+    pairs: bool = False
+    scaling: LinearScaling | YarnScaling | Llama3Scaling | LongScaling | None = None
+
+    def __post_init__(self) -> None:
+        require(self.theta > 0, f"rope_theta must be positive, not {self.theta}")
+        require(self.dim > 0 and self.dim % 2 == 0, f"rope rotates an even number of values, not {self.dim}")
+        if isinstance(self.scaling, LongScaling):
+            for factors in (self.scaling.short_factors, self.scaling.long_factors):
+                count = len(factors)
+                require(count == self.dim // 2, f"longrope has {count} factors for {self.dim // 2} frequencies")

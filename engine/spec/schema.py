@@ -1,0 +1,263 @@
+"""What a decoder is, as frozen data: a plan of layers, each a mixer and a feed-forward part.
+
+Every class checks itself when it is made. A new kind of mixer or feed-forward part is a new dataclass with a `kind`,
+added to `Mixer` or `Ffn`; a file that holds one is refused by name by a release that does not know it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from engine.base.errors import CorruptFileError
+from engine.spec.check import require, require_positive
+from engine.spec.plain import REMEDY, from_plain, to_plain
+from engine.spec.rope import Rope
+
+ACTIVATIONS = ("silu", "clamped_silu")
+QK_NORMS = ("none", "head", "full")
+SCORINGS = ("softmax", "sigmoid", "softmax_topk")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """How gate and up become one: `silu(gate) * up`, or its clamped form, which uses `alpha` and `limit`."""
+
+    name: str = "silu"
+    alpha: float = 1.0
+    limit: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.name in ACTIVATIONS, f"the activation must be one of {', '.join(ACTIVATIONS)}, not {self.name}")
+        require(self.name == "silu" or self.limit > 0, f"{self.name} needs a positive limit, not {self.limit}")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention."""
+
+    kind: ClassVar[str] = "attention"
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float  # of the scores
+    rope: Rope | None  # None: positions are not rotated
+    qk_norm: str = "none"  # "head": every head alone, "full": all heads of a token together
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    o_bias: bool = False
+    sinks: bool = False  # one learned score a head that takes part in the softmax and carries no value
+    window: int = 0  # a token sees itself and the window - 1 before it; 0: all
+    softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: they do not
+
+    def __post_init__(self) -> None:
+        require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
+        even = self.heads % self.kv_heads == 0
+        require(even, f"{self.heads} heads cannot share {self.kv_heads} key and value heads evenly")
+        require(self.qk_norm in QK_NORMS, f"qk_norm must be one of {', '.join(QK_NORMS)}, not {self.qk_norm}")
+        require(self.window >= 0, f"the attention window must not be negative, not {self.window}")
+        require(self.softcap >= 0, f"the attention softcap must not be negative, not {self.softcap}")
+        if self.rope is not None:
+            require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2): the cache keeps one latent and one rotated key for all heads."""
+
+    kind: ClassVar[str] = "latent_attention"
+    heads: int
+    q_lora_rank: int  # 0: queries come straight from the hidden state
+    kv_lora_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    scale: float
+    rope: Rope
+    norm_eps: float  # of the norms of the two latents
+    bias: bool = False  # of the projections from and to the hidden state, except a direct query's
+
+    def __post_init__(self) -> None:
+        require_positive(
+            heads=self.heads,
+            kv_lora_rank=self.kv_lora_rank,
+            nope_dim=self.nope_dim,
+            rope_dim=self.rope_dim,
+            v_dim=self.v_dim,
+            scale=self.scale,
+            norm_eps=self.norm_eps,
+        )
+        require(self.q_lora_rank >= 0, f"q_lora_rank must not be negative, not {self.q_lora_rank}")
+        require(self.rope.dim == self.rope_dim, f"rope rotates {self.rope.dim} of {self.rope_dim} values")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A gated feed-forward part that every token passes."""
+
+    kind: ClassVar[str] = "dense"
+    width: int
+    activation: Activation = Activation()
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(width=self.width)
+
+
+@dataclass(frozen=True)
+class Router:
+    """How a token chooses its experts; docs/design.md has the arithmetic under `route`."""
+
+    top_k: int
+    scoring: str = "softmax"
+    groups: int = 1
+    top_groups: int = 1
+    group_top: int = 1  # a group is as good as the sum of this many of its best experts
+    normalize: bool = False
+    scale: float = 1.0
+    linear_bias: bool = False  # added to the logits
+    choice_bias: bool = False  # added to the scores for the choice alone
+
+    def __post_init__(self) -> None:
+        require_positive(
+            top_k=self.top_k, groups=self.groups, top_groups=self.top_groups, group_top=self.group_top, scale=self.scale
+        )
+        require(self.scoring in SCORINGS, f"scoring must be one of {', '.join(SCORINGS)}, not {self.scoring}")
+        require(self.top_groups <= self.groups, f"{self.top_groups} of {self.groups} expert groups cannot be chosen")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The routed experts of one layer, all of one shape."""
+
+    count: int
+    width: int
+    activation: Activation = Activation()
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(count=self.count, width=self.width)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The shared experts of one layer, run for every token as one of their joint width."""
+
+    width: int
+    gated: bool = False  # their output is multiplied by the sigmoid of one learned projection
+
+    def __post_init__(self) -> None:
+        require_positive(width=self.width)
+
+
+@dataclass(frozen=True)
+class Moe:
+    """A router, its experts, and perhaps shared ones beside them."""
+
+    kind: ClassVar[str] = "moe"
+    router: Router
+    experts: Experts
+    shared: Shared | None = None
+
+    def __post_init__(self) -> None:
+        router, count = self.router, self.experts.count
+        require(count % router.groups == 0, f"{count} experts cannot form {router.groups} equal groups")
+        reach = count // router.groups * router.top_groups
+        require(router.top_k <= reach, f"a token cannot choose {router.top_k} of {reach} experts")
+        require(
+            router.group_top <= count // router.groups,
+            f"a group of {count // router.groups} experts has no {router.group_top} best ones",
+        )
+
+
+Mixer = Attention | LatentAttention
+Ffn = Dense | Moe
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer: norm, mixer, add; norm, feed-forward, add."""
+
+    mixer: Attention | LatentAttention
+    ffn: Dense | Moe
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A whole decoder. `family` names the record it came from; only tensor names depend on it."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    norm_eps: float
+    context_length: int
+    eos_ids: tuple[int, ...] = ()
+    tied_head: bool = False  # logits are computed with the embedding's matrix
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what a mixer or feed-forward part adds to the residual stream
+    logit_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_positive(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            num_layers=len(self.layers),
+            norm_eps=self.norm_eps,
+            context_length=self.context_length,
+        )
+        for token in self.eos_ids:
+            require(0 <= token < self.vocab_size, f"eos id {token} is outside the vocabulary of {self.vocab_size}")
+
+    @property
+    def moe_layers(self) -> tuple[int, ...]:
+        """The decoder layers that have routed experts, in order."""
+        return tuple(index for index, layer in enumerate(self.layers) if isinstance(layer.ffn, Moe))
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON values. Mixers and feed-forward parts that are alike are written once."""
+        mixers = list(dict.fromkeys(layer.mixer for layer in self.layers))
+        ffns = list(dict.fromkeys(layer.ffn for layer in self.layers))
+        plain = {field.name: to_plain(getattr(self, field.name)) for field in fields(self) if field.name != "layers"}
+        plain["mixers"] = to_plain(tuple(mixers))
+        plain["ffns"] = to_plain(tuple(ffns))
+        plain["layers"] = [[mixers.index(layer.mixer), ffns.index(layer.ffn)] for layer in self.layers]
+        return plain
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises CorruptFileError for a missing field, a wrong type or an impossible value, UnsupportedError for a field
+        or a kind that this release does not know.
+        """
+        parts = _Parts.of(data)
+        layers = []
+        for index, pair in enumerate(data["layers"] if isinstance(data["layers"], list) else ()):
+            layers.append(parts.layer(pair, f"spec.layers[{index}]"))
+        rest = {name: value for name, value in data.items() if name not in ("mixers", "ffns")}
+        return from_plain(cls, rest | {"layers": [to_plain(layer) for layer in layers]}, "spec")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The distinct mixers and feed-forward parts that the layers of a JSON spec point at."""
+
+    mixers: tuple[Attention | LatentAttention, ...]
+    ffns: tuple[Dense | Moe, ...]
+
+    @classmethod
+    def of(cls, data: Any) -> _Parts:
+        if not isinstance(data, dict):
+            raise CorruptFileError(f"spec must be an object, not {data!r}.", REMEDY)
+        for name in ("mixers", "ffns", "layers"):
+            if name not in data:
+                raise CorruptFileError(f"spec lacks the field {name}.", REMEDY)
+        return from_plain(cls, {"mixers": data["mixers"], "ffns": data["ffns"]}, "spec")
+
+    def layer(self, pair: Any, where: str) -> Layer:
+        match pair:
+            case [int(mixer), int(ffn)] if 0 <= mixer < len(self.mixers) and 0 <= ffn < len(self.ffns):
+                return Layer(self.mixers[mixer], self.ffns[ffn])
+        raise CorruptFileError(f"{where} must name a mixer and a feed-forward part by number, not {pair!r}.", REMEDY)

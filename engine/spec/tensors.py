@@ -1,0 +1,144 @@
+"""Every tensor that a spec needs, under our names: dense ones once, an expert's once for all experts of a layer.
+
+Names of ours: `embed`, `head`, `final_norm`, and for layer 3 `layers.3.attn_norm`, `layers.3.attn.q`,
+`layers.3.ffn.gate`, `layers.3.router`, `layers.3.shared.up` and so on. A `key` is a name without its layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.spec.schema import Attention, Dense, Experts, LatentAttention, Moe, Router, Shared, Spec
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A matrix [rows, cols], or a vector of `cols` values where `rows` is 0. `heads` equal blocks of rows, if any."""
+
+    key: str
+    rows: int
+    cols: int
+    heads: int = 1
+
+    @property
+    def is_vector(self) -> bool:
+        return self.rows == 0
+
+    @property
+    def extent(self) -> int:
+        """What it takes up of a tensor that holds several: rows of a matrix, values of a vector."""
+        return self.rows or self.cols
+
+
+def tensor_name(key: str, layer: int = -1) -> str:
+    """The name under which a converted model keeps a dense tensor; layer -1 for those outside the layers."""
+    return key if layer < 0 else f"layers.{layer}.{key}"
+
+
+def outer_tensors(spec: Spec) -> tuple[Wanted, ...]:
+    """The tensors outside the layers."""
+    hidden = spec.hidden_size
+    head = () if spec.tied_head else (Wanted("head", spec.vocab_size, hidden),)
+    return (Wanted("embed", spec.vocab_size, hidden), _vector("final_norm", hidden), *head)
+
+
+def layer_tensors(spec: Spec, layer: int) -> tuple[Wanted, ...]:
+    """The dense tensors of one decoder layer; its routed experts are not among them."""
+    return tuple(_layer_tensors(spec, layer))
+
+
+def expert_tensors(spec: Spec, experts: Experts) -> tuple[Wanted, ...]:
+    """What the record of one expert holds."""
+    hidden, width = spec.hidden_size, experts.width
+    matrices = (Wanted("gate", width, hidden), Wanted("up", width, hidden), Wanted("down", hidden, width))
+    biases = (_vector("gate_bias", width), _vector("up_bias", width), _vector("down_bias", hidden))
+    return matrices + (biases if experts.bias else ())
+
+
+def _vector(key: str, length: int) -> Wanted:
+    return Wanted(key, 0, length)
+
+
+def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
+    hidden = spec.hidden_size
+    mixer, ffn = spec.layers[layer].mixer, spec.layers[layer].ffn
+    yield _vector("attn_norm", hidden)
+    match mixer:
+        case Attention():
+            yield from _attention(mixer, hidden)
+        case LatentAttention():
+            yield from _latent_attention(mixer, hidden)
+    yield _vector("ffn_norm", hidden)
+    match ffn:
+        case Dense():
+            yield from _gated("ffn", hidden, ffn.width, ffn.bias)
+        case Moe():
+            yield from _router(ffn.router, ffn.experts.count, hidden)
+            yield from _shared(ffn.shared, hidden)
+
+
+def _attention(mixer: Attention, hidden: int) -> Iterator[Wanted]:
+    q_width, kv_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+    yield Wanted("attn.q", q_width, hidden)
+    yield Wanted("attn.k", kv_width, hidden)
+    yield Wanted("attn.v", kv_width, hidden)
+    yield Wanted("attn.o", hidden, q_width)
+    biases = (("q", mixer.q_bias, q_width), ("k", mixer.k_bias, kv_width), ("v", mixer.v_bias, kv_width))
+    for name, present, width in (*biases, ("o", mixer.o_bias, hidden)):
+        if present:
+            yield _vector(f"attn.{name}_bias", width)
+    if mixer.qk_norm != "none":
+        yield _vector("attn.q_norm", mixer.head_dim if mixer.qk_norm == "head" else q_width)
+        yield _vector("attn.k_norm", mixer.head_dim if mixer.qk_norm == "head" else kv_width)
+    if mixer.sinks:
+        yield _vector("attn.sinks", mixer.heads)
+
+
+def _latent_attention(mixer: LatentAttention, hidden: int) -> Iterator[Wanted]:
+    heads, latent = mixer.heads, mixer.kv_lora_rank
+    q_width = heads * (mixer.nope_dim + mixer.rope_dim)
+    if mixer.q_lora_rank:
+        yield Wanted("attn.q_a", mixer.q_lora_rank, hidden)
+        yield _vector("attn.q_a_norm", mixer.q_lora_rank)
+        yield Wanted("attn.q", q_width, mixer.q_lora_rank)
+    else:
+        yield Wanted("attn.q", q_width, hidden)
+    yield Wanted("attn.kv_a", latent, hidden)
+    yield Wanted("attn.k_rope", mixer.rope_dim, hidden)
+    yield _vector("attn.kv_a_norm", latent)
+    yield Wanted("attn.k_up", heads * latent, mixer.nope_dim, heads)  # W_uk of every head, transposed
+    yield Wanted("attn.v_up", heads * mixer.v_dim, latent, heads)
+    yield Wanted("attn.o", hidden, heads * mixer.v_dim)
+    if mixer.bias:
+        if mixer.q_lora_rank:
+            yield _vector("attn.q_a_bias", mixer.q_lora_rank)
+        yield _vector("attn.kv_a_bias", latent)
+        yield _vector("attn.k_rope_bias", mixer.rope_dim)
+        yield _vector("attn.o_bias", hidden)
+
+
+def _gated(prefix: str, hidden: int, width: int, bias: bool) -> Iterator[Wanted]:
+    yield Wanted(f"{prefix}.gate", width, hidden)
+    yield Wanted(f"{prefix}.up", width, hidden)
+    yield Wanted(f"{prefix}.down", hidden, width)
+    if bias:
+        yield _vector(f"{prefix}.gate_bias", width)
+        yield _vector(f"{prefix}.up_bias", width)
+        yield _vector(f"{prefix}.down_bias", hidden)
+
+
+def _router(router: Router, count: int, hidden: int) -> Iterator[Wanted]:
+    yield Wanted("router", count, hidden)
+    if router.linear_bias:
+        yield _vector("router_bias", count)
+    if router.choice_bias:
+        yield _vector("router_choice_bias", count)
+
+
+def _shared(shared: Shared | None, hidden: int) -> Iterator[Wanted]:
+    if shared is None:
+        return
+    yield from _gated("shared", hidden, shared.width, bias=False)
+    if shared.gated:
+        yield Wanted("shared.sigmoid_gate", 1, hidden)
