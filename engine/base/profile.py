@@ -1,0 +1,198 @@
+"""The profile: what `freetoken probe` measured on this machine, kept as one JSON file.
+
+A profile belongs to one machine and one release of the kernels. Read on another machine, or after the memory limit or
+the kernels have changed, it is refused rather than believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UnsupportedError
+
+PROFILE_VERSION = 1
+_REMEDY = "Measure again: freetoken probe"
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Rate:
+    """GB/s (1e9 bytes a second): the median of `samples` measurements, and their range."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(value) for value in (self.median, self.low, self.high)):
+            raise ValueError("a rate must be finite")
+        if not 0 < self.low <= self.median <= self.high or self.samples < 1:
+            raise ValueError(f"not a rate: {self.low} <= {self.median} <= {self.high} of {self.samples} samples")
+
+    @staticmethod
+    def of(samples: Sequence[float]) -> Rate:
+        """The summary of at least one positive sample."""
+        return Rate(median(samples), min(samples), max(samples), len(samples))
+
+
+@dataclass(frozen=True)
+class ReadRate:
+    """Memory read bandwidth with so many threads."""
+
+    threads: int
+    rate: Rate
+
+
+@dataclass(frozen=True)
+class ExpertRate:
+    """B_H of one codec: bytes of expert records executed a second at decode, by the real kernels.
+
+    `share` is the rate divided by that of a plain read loop over as many bytes, timed in turn with it.
+    """
+
+    codec: str
+    hidden_size: int
+    intermediate_size: int
+    record_bytes: int
+    threads: int
+    rate: Rate
+    share: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a profile is valid for. `memory_gib` is rounded: a reboot moves the exact number by a few megabytes."""
+
+    cpu: str
+    usable_cores: int
+    memory_gib: int
+    kernels: str  # instruction set of the kernels
+    release: str  # of freetoken, whose kernels they are
+
+    @staticmethod
+    def describe(cpu: str, usable_cores: int, memory_bytes: int, kernels: str, release: str) -> Machine:
+        """The machine with this processor and this many bytes of memory."""
+        return Machine(cpu, usable_cores, round(memory_bytes / _GIB), kernels, release)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Everything measured. `link` (B_P, fills over PCIe) is None where there is no GPU to fill."""
+
+    machine: Machine
+    measured_at: str  # UTC, ISO 8601
+    reads: tuple[ReadRate, ...]
+    experts: tuple[ExpertRate, ...]
+    link: Rate | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with stable keys and a version."""
+        return {"version": PROFILE_VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: Any) -> Profile:
+        """The inverse of `to_json`; raises ValueError where a key or a value is wrong."""
+        if not isinstance(data, dict) or data.get("version") != PROFILE_VERSION:
+            raise ValueError("not a profile of this version")
+        missing = {field.name for field in fields(Profile)} ^ (set(data) - {"version"})
+        if missing:
+            raise ValueError(f"keys missing or unknown: {', '.join(sorted(missing))}")
+        return Profile(
+            machine=_record(Machine, data["machine"]),
+            measured_at=_value("measured_at", "str", data["measured_at"]),
+            reads=tuple(_record(ReadRate, entry) for entry in _list("reads", data["reads"])),
+            experts=tuple(_record(ExpertRate, entry) for entry in _list("experts", data["experts"])),
+            link=None if data["link"] is None else _record(Rate, data["link"]),
+        )
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write the profile so that a reader sees the old one or the new one, never a part.
+
+    Raises FreetokenError when the folder cannot be written or the disk is full; the old profile then stands.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(profile.to_json(), file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise FreetokenError(
+            f"The profile could not be written to {path}: {error.strerror}.", "Free some room or fix the permissions."
+        ) from error
+
+
+def load_profile(path: Path, machine: Machine) -> Profile:
+    """The profile at `path`, if it is one of this machine and these kernels.
+
+    Raises NotFoundError (no file), CorruptFileError (not a profile), UnsupportedError (another version) and
+    FreetokenError (another machine, other kernels, or a file that cannot be read); each names the remedy.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"This machine has no profile yet ({path}).", "Measure it: freetoken probe") from error
+    except OSError as error:
+        raise FreetokenError(f"The profile {path} cannot be read: {error.strerror}.", _REMEDY) from error
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(f"The profile {path} is damaged: it is not JSON.", _REMEDY) from error
+    if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] != PROFILE_VERSION:
+        raise UnsupportedError(
+            f"The profile {path} has version {data['version']}; this release reads version {PROFILE_VERSION}.", _REMEDY
+        )
+    try:
+        profile = Profile.from_json(data)
+    except ValueError as error:
+        raise CorruptFileError(f"The profile {path} is damaged: {error}.", _REMEDY) from error
+    here = asdict(machine)
+    for name, then in asdict(profile.machine).items():
+        if then != here[name]:
+            what = f"{name.replace('_', ' ')} {then!r}, here it is {here[name]!r}"
+            raise FreetokenError(f"The profile {path} was measured with {what}.", _REMEDY)
+    return profile
+
+
+# -- reading what a file claims ---------------------------------------------------------------------------------------
+
+_Record = TypeVar("_Record")
+
+
+def _record(kind: type[_Record], data: Any) -> _Record:
+    """A frozen dataclass from a JSON object with exactly its fields, each of the field's type."""
+    declared = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(data, dict) or set(data) != set(declared):
+        raise ValueError(f"{kind.__name__} needs exactly the keys {', '.join(sorted(declared))}")
+    return kind(**{name: _value(name, declared[name], data[name]) for name in declared})
+
+
+def _value(name: str, declared: str, value: Any) -> Any:
+    if declared == "Rate":
+        return _record(Rate, value)
+    wanted: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
+    if not isinstance(value, wanted[declared]) or isinstance(value, bool):
+        raise ValueError(f"{name} must be {declared}, not {value!r}")
+    return value
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list")
+    return value
