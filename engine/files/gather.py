@@ -1,0 +1,145 @@
+"""Reading what a layout asks for: rows of a matrix and values of a vector, gathered from pieces of checkpoint tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.files.codecs import CODECS
+from engine.files.source_file import Bytes
+from engine.files.tensors import IndexedTensor, SourceTensor
+from engine.spec.layout import Matrix, Piece, Vector
+
+_VALUE_TYPES = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
+
+
+class Gather:
+    """Reads pieces. One transposed tensor is kept, since its rows are asked for a few at a time."""
+
+    def __init__(self, tensors: Mapping[str, SourceTensor]) -> None:
+        self._tensors = tensors
+        self._kept: tuple[tuple[str, int], Bytes] | None = None
+
+    def codec(self, matrix: Matrix) -> str:
+        """The codec of a matrix, after a check that its pieces share it and have the rows and columns it claims.
+
+        Errors: CorruptFileError for an absent tensor or a wrong shape, UnsupportedError for mixed or unknown codecs.
+        """
+        codecs = set()
+        rows = 0
+        for piece in matrix.pieces:
+            shape = self._seen_shape(piece)
+            if len(shape) != 2 or _count(piece.col_start, piece.col_stop, 1, shape[1]) != matrix.cols:
+                raise self._wrong_shape(piece, f"{matrix.cols} columns")
+            rows += _count(piece.start, piece.stop, piece.step, shape[0])
+            codecs.add(self._codec(piece))
+        if rows != matrix.rows:
+            raise self._wrong_shape(matrix.pieces[0], f"{matrix.rows} rows, together with the tensors next to it")
+        if len(codecs) != 1:
+            raise UnsupportedError(f"{matrix.name} would be made of tensors in {' and '.join(sorted(codecs))}.")
+        codec = codecs.pop()
+        if any(piece.transpose for piece in matrix.pieces) and not CODECS[codec].is_float:
+            raise UnsupportedError(f"The tensor {matrix.pieces[0].tensor} is in {codec} and cannot be transposed.")
+        return codec
+
+    def check_vector(self, vector: Vector) -> None:
+        """Checks that the pieces of a vector hold plain values and as many as it claims. Errors as for `codec`."""
+        length = 0
+        for piece in vector.pieces:
+            shape = self._seen_shape(piece)
+            if len(shape) != 1 or self._codec(piece) not in _VALUE_TYPES:
+                raise self._wrong_shape(piece, "plain values")
+            length += _count(piece.start, piece.stop, piece.step, shape[0])
+        if length != vector.length:
+            raise self._wrong_shape(vector.pieces[0], f"{vector.length} values")
+
+    def rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
+        """Raw bytes of rows `start .. stop` of a checked matrix, as an array [rows, bytes a row]."""
+        runs = []
+        base = 0
+        for piece in matrix.pieces:
+            count = self._piece_rows(piece)
+            low, high = max(start, base), min(stop, base + count)
+            if low < high:
+                runs.append(self._read(piece, low - base, high - base))
+            base += count
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+    def values(self, vector: Vector) -> npt.NDArray[np.float32]:
+        """The values of a checked vector; f16 and bf16 become f32 without loss."""
+        parts = []
+        for piece in vector.pieces:
+            tensor = self._tensor(piece)
+            raw = tensor.read(0, 1).reshape(-1).view(_VALUE_TYPES[tensor.codec])
+            values = raw[_slice(piece.start, piece.stop, piece.step, len(raw))]
+            parts.append(_bf16_values(values) if tensor.codec == "bf16" else values.astype(np.float32))
+        return np.concatenate(parts)
+
+    def _tensor(self, piece: Piece) -> SourceTensor:
+        if piece.tensor not in self._tensors:
+            raise CorruptFileError(f"The checkpoint has no tensor {piece.tensor}.")
+        tensor = self._tensors[piece.tensor]
+        return IndexedTensor(tensor, piece.index) if piece.index >= 0 else tensor
+
+    def _codec(self, piece: Piece) -> str:
+        codec = self._tensor(piece).codec
+        if codec not in CODECS:
+            raise UnsupportedError(
+                f"The tensor {piece.tensor} is in {codec}, which this release does not convert.",
+                f"Use a checkpoint in {', '.join(CODECS)}.",
+            )
+        return codec
+
+    def _seen_shape(self, piece: Piece) -> tuple[int, ...]:
+        """The shape of a piece's tensor after its index and transposition."""
+        whole = self._tensor(piece)
+        if piece.index >= 0 and (len(self._tensors[piece.tensor].shape) < 2 or piece.index >= self._lead(piece)):
+            raise self._wrong_shape(piece, f"an index {piece.index}")
+        return whole.shape[::-1] if piece.transpose else whole.shape
+
+    def _lead(self, piece: Piece) -> int:
+        return self._tensors[piece.tensor].shape[0]
+
+    def _piece_rows(self, piece: Piece) -> int:
+        return _count(piece.start, piece.stop, piece.step, self._seen_shape(piece)[0])
+
+    def _wrong_shape(self, piece: Piece, wanted: str) -> CorruptFileError:
+        shape = list(self._tensors[piece.tensor].shape)
+        return CorruptFileError(f"The tensor {piece.tensor} has the shape {shape}; it should have {wanted}.")
+
+    def _read(self, piece: Piece, start: int, stop: int) -> Bytes:
+        first, last = piece.start + start * piece.step, piece.start + (stop - 1) * piece.step
+        if not piece.transpose:
+            raw = self._tensor(piece).read(first, last + 1)
+            return raw if piece.step == 1 else np.ascontiguousarray(raw[:: piece.step])
+        matrix = self._whole(piece)
+        columns = _slice(piece.col_start, piece.col_stop, 1, matrix.shape[0])
+        picked = matrix.T[first : last + 1 : piece.step, columns]
+        return np.ascontiguousarray(picked).view(np.uint8)
+
+    def _whole(self, piece: Piece) -> npt.NDArray[np.generic]:
+        """All values of a piece's tensor, untransposed [rows, cols], as opaque words."""
+        tensor = self._tensor(piece)
+        key = (piece.tensor, piece.index)
+        if self._kept is None or self._kept[0] != key:
+            self._kept = None  # not two at once
+            self._kept = (key, tensor.read(0, math.prod(tensor.shape[:-1])))
+        word = np.dtype(f"<u{CODECS[tensor.codec].block_bytes}")
+        return self._kept[1].view(word)
+
+
+def _slice(start: int, stop: int, step: int, size: int) -> slice:
+    return slice(start, stop or size, step)
+
+
+def _count(start: int, stop: int, step: int, size: int) -> int:
+    """Length of the slice; a stop beyond `size` counts as it stands, so that the shape check notices it."""
+    return len(range(start, stop or size, step)) if (stop or size) <= size else -1
+
+
+def _bf16_values(words: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    return (words.astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,188 @@
+"""A GGUF file, or a set of split ones, presented as a Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
+from engine.files.checkpoint import Checkpoint
+from engine.files.gguf_architectures import ARCHITECTURES, OUTER_TENSORS, ROPE_FACTORS, Architecture
+from engine.files.gguf_config import build_config
+from engine.files.gguf_header import MAGIC, GgufHeader, read_gguf_header
+from engine.files.source_file import SourceFile
+from engine.files.tensors import FileTensor, IndexedTensor, Order, ReorderedRows, SourceTensor, StackedTensor
+
+_LAYER_TENSOR = re.compile(r"blk\.(\d{1,6})\.([a-z0-9_]+?)(?:\.(\d{1,6}))?\.(weight|bias)")
+_SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether the regular file at `path` starts like a GGUF file."""
+    file = SourceFile(path)
+    try:
+        return file.size >= len(MAGIC) and file.read_bytes(0, len(MAGIC)) == MAGIC
+    finally:
+        file.close()
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Opens a GGUF file; of a split one, any part will do.
+
+    Errors: UnsupportedError for an architecture that is not in the table or a tensor it does not have,
+    NotFoundError for a missing part, CorruptFileError for a damaged file.
+    """
+    paths = _parts(path)
+    headers = [read_gguf_header(part) for part in paths]
+    metadata = headers[0].metadata
+    architecture = _architecture(metadata, paths[0])
+    files: list[SourceFile] = []
+    try:
+        for part in paths:
+            files.append(SourceFile(part))
+        raw = _file_tensors(headers, files)
+        config = build_config(architecture, metadata, raw, paths[0])
+        tensors = dict(_present(architecture, raw, config, paths[0]))
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+    split = _SPLIT_NAME.fullmatch(path.name)
+    return Checkpoint(
+        name=split[1] if split else path.stem,
+        config=config,
+        tensors=tensors,
+        files=tuple(files),
+        metadata={key: value for key, value in metadata.items() if key.startswith("tokenizer.")},
+    )
+
+
+def _parts(path: Path) -> list[Path]:
+    """All files of a split model, or the one file."""
+    split = _SPLIT_NAME.fullmatch(path.name)
+    if not split:
+        return [path]
+    count = int(split[3])
+    parts = [path.with_name(f"{split[1]}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
+    for part in parts:
+        if not part.exists():
+            raise NotFoundError(f"{part} is missing; {path.name} is one of {count} parts.", "Fetch that file.")
+    return parts
+
+
+def _architecture(metadata: Mapping[str, Any], path: Path) -> Architecture:
+    name = metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise CorruptFileError(f"{path} does not say what architecture it is of.")
+    with_experts = f"{name} with experts"
+    key = with_experts if with_experts in ARCHITECTURES and metadata.get(f"{name}.expert_count") else name
+    if key not in ARCHITECTURES:
+        known = ", ".join(sorted(name for name in ARCHITECTURES if " " not in name))
+        raise UnsupportedError(
+            f"{path} is of the architecture {name!a:.60}, which is not known.", f"Known are {known}."
+        )
+    return ARCHITECTURES[key]
+
+
+def _file_tensors(headers: list[GgufHeader], files: list[SourceFile]) -> dict[str, FileTensor]:
+    tensors: dict[str, FileTensor] = {}
+    for header, file in zip(headers, files, strict=True):
+        for tensor in header.tensors:
+            if tensor.name in tensors:
+                first = tensors[tensor.name].file.path
+                raise CorruptFileError(f"{first} and {file.path.name} both hold the tensor {tensor.name!a:.120}.")
+            tensors[tensor.name] = FileTensor(file, tensor.start, tensor.codec, tensor.shape)
+    return tensors
+
+
+def _present(
+    architecture: Architecture, raw: Mapping[str, FileTensor], config: Mapping[str, Any], path: Path
+) -> Iterator[tuple[str, SourceTensor]]:
+    """The tensors under their Hugging Face names."""
+    unstacked = {part for parts in architecture.stacked.values() for part in parts}
+    for name, tensor in raw.items():
+        if name in OUTER_TENSORS:
+            yield OUTER_TENSORS[name], tensor
+            continue
+        if name == ROPE_FACTORS:
+            continue
+        match = _LAYER_TENSOR.fullmatch(name)
+        if not match:
+            raise UnsupportedError(
+                f"{path} holds the tensor {name!a:.120}, which {architecture.model_type} does not have."
+            )
+        layer, stem, expert, suffix = match.groups()
+        if f"{stem}.{suffix}" in unstacked and expert is None:
+            continue
+        yield from _present_layer(
+            architecture, f"model.layers.{int(layer)}.", (stem, expert, suffix), tensor, config, path
+        )
+    for layer in range(config["num_hidden_layers"]):
+        for name, parts in architecture.stacked.items():
+            yield f"model.layers.{layer}.{name}", _stack(raw, [f"blk.{layer}.{part}" for part in parts], path)
+
+
+def _present_layer(
+    architecture: Architecture,
+    prefix: str,
+    parsed: tuple[str, str | None, str],
+    tensor: FileTensor,
+    config: Mapping[str, Any],
+    path: Path,
+) -> Iterator[tuple[str, SourceTensor]]:
+    """One tensor of a layer; a fused one becomes one an expert."""
+    stem, expert, suffix = parsed
+    if expert is None and f"{stem}.{suffix}" in architecture.exact:
+        yield prefix + architecture.exact[f"{stem}.{suffix}"], tensor
+        return
+    template = architecture.stems.get(f"{stem}_exps" if expert is not None else stem)
+    if template is None:
+        raise UnsupportedError(f"{path} holds a tensor {stem}.{suffix}, which {architecture.model_type} does not have.")
+    name = f"{prefix}{template}.{suffix}"
+    if expert is not None:
+        yield name.format(expert=int(expert)), tensor
+    elif "{expert}" in template:
+        for index in range(tensor.shape[0]):
+            yield name.format(expert=index), IndexedTensor(tensor, index)
+    elif architecture.permuted and stem in ("attn_q", "attn_k"):
+        heads = config["num_attention_heads" if stem == "attn_q" else "num_key_value_heads"]
+        yield name, _unpermute(tensor, heads, path)
+    else:
+        yield name, tensor
+
+
+def _unpermute(tensor: FileTensor, heads: int, path: Path) -> SourceTensor:
+    """Rows in Hugging Face order, (i, i + dim/2) rotating together; the file has them side by side, (2i, 2i + 1)."""
+    if len(tensor.shape) == 1:
+        raise UnsupportedError(f"{path} holds a bias of q or k in a permuted order.")
+    return ReorderedRows(tensor, head_order(tensor.shape[0], heads, path))
+
+
+def head_order(rows: int, heads: int, path: Path) -> Order:
+    """Row of the file for each row that Hugging Face has, `rows` rows in `heads` heads."""
+    if rows % (2 * heads):
+        raise CorruptFileError(f"{path}: {rows} rows of q or k cannot belong to {heads} heads.")
+    order = np.arange(rows, dtype=np.int64).reshape(heads, rows // heads // 2, 2)
+    return order.swapaxes(1, 2).reshape(-1)
+
+
+def _stack(raw: Mapping[str, FileTensor], names: list[str], path: Path) -> SourceTensor:
+    for name in names:
+        if name not in raw:
+            raise CorruptFileError(f"{path} lacks the tensor {name}.")
+    parts = tuple(raw[name] for name in names)
+    first = parts[0]
+    for name, part in zip(names, parts, strict=True):
+        if len(part.shape) != 3 or (part.codec, part.shape[0], part.shape[2]) != (
+            first.codec,
+            first.shape[0],
+            first.shape[2],
+        ):
+            raise UnsupportedError(
+                f"{path}: the tensor {name} does not fit {names[0]}: {part.codec} {list(part.shape)}."
+            )
+    return StackedTensor(parts)

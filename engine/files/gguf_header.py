@@ -1,0 +1,220 @@
+"""The header of a GGUF file: metadata and the list of tensors. The format is ggml's, version 2 and 3, little endian.
+
+Every length is checked against what is left of the file before anything is read, so that a damaged or hostile file
+costs no more memory than its own size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.files.codecs import CODECS, align
+from engine.files.untrusted import open_regular
+
+MAGIC = b"GGUF"
+DEFAULT_ALIGNMENT = 32
+
+_STRING, _ARRAY = 8, 9
+_SCALARS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+_CODEC_OF_TYPE = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 8: "q8_0", 30: "bf16", 39: "mxfp4"}
+_MAX_DIMENSIONS = 4
+_SMALLEST_PAIR = 13  # bytes: key length, type, one byte of value
+_SMALLEST_TENSOR = 24  # bytes: name length, dimensions, type, offset
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """A tensor: `shape` is row-major (the reverse of what the file lists), `start` its first byte in the file."""
+
+    name: str
+    codec: str
+    shape: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """Metadata by key, and the tensors in file order."""
+
+    metadata: dict[str, Any]
+    tensors: tuple[GgufTensor, ...]
+
+
+def read_gguf_header(path: Path) -> GgufHeader:
+    """Reads the header of the GGUF file at `path`.
+
+    Errors: CorruptFileError for a file that is cut or contradicts itself, UnsupportedError for another version or byte
+    order; both name the file. A tensor of a type that conversion does not know keeps ggml's name of it as its codec.
+    """
+    with os.fdopen(open_regular(path), "rb", buffering=1 << 20) as file:
+        cursor = _Cursor(file, os.fstat(file.fileno()).st_size, path)
+        if cursor.take(4) != MAGIC:
+            raise CorruptFileError(f"{path} is not a GGUF file.")
+        _check_version(cursor)
+        tensor_count = cursor.count("tensors", _SMALLEST_TENSOR)
+        pair_count = cursor.count("metadata entries", _SMALLEST_PAIR)
+        metadata: dict[str, Any] = {}
+        for _ in range(pair_count):
+            key = cursor.string()
+            if key in metadata:
+                raise CorruptFileError(f"{path} holds the metadata {key!a:.120} twice.")
+            metadata[key] = cursor.value(cursor.unsigned(4))
+        listed = [_read_tensor(cursor) for _ in range(tensor_count)]
+        data_start = align(cursor.position, _alignment(metadata, path))
+        return GgufHeader(metadata, _placed(listed, data_start, cursor))
+
+
+class _Cursor:
+    """A position in the file; nothing is read past its end."""
+
+    def __init__(self, file: BinaryIO, size: int, path: Path) -> None:
+        self._file = file
+        self.size = size
+        self.path = path
+        self.position = 0
+
+    def take(self, count: int) -> bytes:
+        if count > self.size - self.position:
+            raise CorruptFileError(
+                f"{self.path} is short: byte {self.position + count} is needed, it ends at {self.size}."
+            )
+        data = self._file.read(count)
+        if len(data) != count:
+            raise CorruptFileError(f"{self.path} became short while it was read.")
+        self.position += count
+        return data
+
+    def unsigned(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "little")
+
+    def count(self, what: str, smallest: int) -> int:
+        """A count of things that take at least `smallest` bytes each."""
+        count = self.unsigned(8)
+        if count * smallest > self.size - self.position:
+            raise CorruptFileError(f"{self.path} claims {count} {what}, more than {self.size} bytes can hold.")
+        return count
+
+    def string(self) -> str:
+        data = self.take(self.count("characters of a string", 1))
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise CorruptFileError(f"{self.path} holds text that is not UTF-8: {data[:60]!r}.") from None
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.string()
+        if kind == _ARRAY:
+            return self._array()
+        return self._scalars(kind, 1)[0]
+
+    def _array(self) -> list[Any]:
+        kind = self.unsigned(4)
+        if kind == _STRING:
+            return [self.string() for _ in range(self.count("strings", 8))]
+        if kind == _ARRAY:
+            raise UnsupportedError(f"{self.path} holds an array of arrays in its metadata.")
+        return self._scalars(kind, self.count("numbers", self._scalar_bytes(kind)))
+
+    def _scalar_bytes(self, kind: int) -> int:
+        if kind not in _SCALARS:
+            raise CorruptFileError(f"{self.path} holds metadata of the unknown type {kind}.")
+        return np.dtype(_SCALARS[kind]).itemsize
+
+    def _scalars(self, kind: int, count: int) -> list[Any]:
+        data = self.take(self._scalar_bytes(kind) * count)
+        numbers: list[Any] = np.frombuffer(data, _SCALARS[kind]).tolist()
+        return numbers
+
+
+def _check_version(cursor: _Cursor) -> None:
+    raw = cursor.take(4)
+    version = struct.unpack("<I", raw)[0]
+    if version & 0xFFFF == 0 and version:
+        raise UnsupportedError(f"{cursor.path} is a big-endian GGUF file.", "Use the little-endian file.")
+    if version not in (2, 3):
+        raise UnsupportedError(f"{cursor.path} is of GGUF version {version}; versions 2 and 3 can be read.")
+
+
+def _alignment(metadata: dict[str, Any], path: Path) -> int:
+    value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if type(value) is not int or value < 1 or value & (value - 1) or value > 1 << 20:
+        raise CorruptFileError(f"{path} asks for an alignment of {value!a:.40}, which is no power of two.")
+    return value
+
+
+def _read_tensor(cursor: _Cursor) -> GgufTensor:
+    """One entry of the list; `start` is still relative to the data."""
+    name = cursor.string()
+    dimensions = cursor.unsigned(4)
+    if not 1 <= dimensions <= _MAX_DIMENSIONS:
+        raise CorruptFileError(f"{cursor.path}: tensor {name!a:.120} has {dimensions} dimensions.")
+    shape = tuple(reversed([cursor.unsigned(8) for _ in range(dimensions)]))
+    kind = cursor.unsigned(4)
+    codec = _CODEC_OF_TYPE[kind] if kind in _CODEC_OF_TYPE else _ggml_type_name(kind)
+    return GgufTensor(name, codec, shape, cursor.unsigned(8))
+
+
+def _ggml_type_name(kind: int) -> str:
+    from gguf import GGMLQuantizationType
+
+    try:
+        return GGMLQuantizationType(kind).name.lower()
+    except ValueError:
+        return f"ggml type {kind}"
+
+
+def _placed(listed: list[GgufTensor], data_start: int, cursor: _Cursor) -> tuple[GgufTensor, ...]:
+    """The tensors with absolute starts, each checked to lie in the file and apart from the others."""
+    placed: dict[str, GgufTensor] = {}
+    spans = []
+    for tensor in listed:
+        if tensor.name in placed:
+            raise CorruptFileError(f"{cursor.path} holds the tensor {tensor.name!a:.120} twice.")
+        start = data_start + tensor.start
+        size = _tensor_bytes(tensor, cursor.path)
+        if start + size > cursor.size:
+            raise CorruptFileError(
+                f"{cursor.path} is short: tensor {tensor.name!a:.120} ends at byte {start + size} of {cursor.size}.",
+                "Fetch it again.",
+            )
+        placed[tensor.name] = GgufTensor(tensor.name, tensor.codec, tensor.shape, start)
+        spans.append((start, start + size, tensor.name))
+    spans.sort()
+    for (_, end, first), (start, _, second) in itertools.pairwise(spans):
+        if start < end:
+            raise CorruptFileError(f"{cursor.path}: the tensors {first!a:.120} and {second!a:.120} overlap.")
+    return tuple(placed.values())
+
+
+def _tensor_bytes(tensor: GgufTensor, path: Path) -> int:
+    """Bytes of a tensor; 0 for a codec whose size is not known here."""
+    if 0 in tensor.shape:
+        raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} is empty.")
+    codec = CODECS.get(tensor.codec)
+    if codec is None:
+        return 0
+    if tensor.shape[-1] % codec.block:
+        raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} has rows of no whole blocks of {codec.name}.")
+    return math.prod(tensor.shape[:-1]) * codec.row_bytes(tensor.shape[-1])

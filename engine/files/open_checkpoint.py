@@ -1,0 +1,27 @@
+"""Finding out what kind of checkpoint a path is, and opening it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.base.errors import NotFoundError, UnsupportedError
+from engine.files.checkpoint import Checkpoint
+from engine.files.gguf_checkpoint import is_gguf, open_gguf
+from engine.files.safetensors_folder import open_folder
+
+
+def open_checkpoint(source: Path) -> Checkpoint:
+    """Opens a folder of safetensors or a GGUF file.
+
+    Errors: NotFoundError, UnsupportedError for another format, CorruptFileError for files that are not what they claim.
+    """
+    if source.is_dir():
+        return open_folder(source)
+    if not source.exists():
+        raise NotFoundError(f"{source} is not there.", "Name a folder of safetensors or a .gguf file.")
+    if is_gguf(source):
+        return open_gguf(source)
+    raise UnsupportedError(
+        f"{source} is neither a model folder nor a GGUF file.",
+        "Name the folder that holds config.json, or a .gguf file.",
+    )

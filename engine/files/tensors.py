@@ -1,0 +1,160 @@
+"""Tensors of a checkpoint, read by row ranges as raw bytes of their codec.
+
+Views compose: a permuted view of a slice of a file reads only what it is asked for. All leading dimensions are rows:
+a tensor [E, R, C] has E * R rows of C values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.files.codecs import CODECS
+from engine.files.source_file import Bytes, SourceFile
+
+Order = npt.NDArray[np.int64]
+
+
+class SourceTensor(Protocol):
+    """A tensor of a checkpoint: `codec` is a key of CODECS or a name that conversion refuses."""
+
+    @property
+    def codec(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """The raw bytes of rows `start .. stop`, as an array [stop - start, bytes a row]."""
+        ...
+
+
+def row_count(tensor: SourceTensor) -> int:
+    """Rows of a tensor; a vector counts as one row."""
+    return math.prod(tensor.shape[:-1])
+
+
+@dataclass(frozen=True)
+class FileTensor:
+    """A tensor that lies in a file, row after row from byte `start`."""
+
+    file: SourceFile
+    start: int
+    codec: str
+    shape: tuple[int, ...]
+
+    def read(self, start: int, stop: int) -> Bytes:
+        row_bytes = CODECS[self.codec].row_bytes(self.shape[-1])
+        out = np.empty((stop - start, row_bytes), np.uint8)
+        self.file.read(self.start + start * row_bytes, out)
+        return out
+
+
+@dataclass(frozen=True)
+class MemoryTensor:
+    """A small tensor that was computed rather than read."""
+
+    codec: str
+    shape: tuple[int, ...]
+    data: Bytes  # [rows, bytes a row]
+
+    def read(self, start: int, stop: int) -> Bytes:
+        return self.data[start:stop]
+
+
+@dataclass(frozen=True)
+class IndexedTensor:
+    """One index of the leading dimension of `tensor`."""
+
+    tensor: SourceTensor
+    index: int
+
+    @property
+    def codec(self) -> str:
+        return self.tensor.codec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape[1:]
+
+    def read(self, start: int, stop: int) -> Bytes:
+        base = self.index * row_count(self)
+        return self.tensor.read(base + start, base + stop)
+
+
+@dataclass(frozen=True)
+class ReorderedRows:
+    """Row i is row `order[i]` of `tensor`. Cheap when rows that are read together lie near each other."""
+
+    tensor: SourceTensor
+    order: Order
+
+    @property
+    def codec(self) -> str:
+        return self.tensor.codec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    def read(self, start: int, stop: int) -> Bytes:
+        wanted = self.order[start:stop]
+        low, high = int(wanted.min()), int(wanted.max()) + 1
+        return self.tensor.read(low, high)[wanted - low]
+
+
+@dataclass(frozen=True)
+class ReorderedBlocks:
+    """Block i of every row is block `order[i]` of that row of `tensor`: columns move in runs of the codec's block."""
+
+    tensor: SourceTensor
+    order: Order
+    block: int  # columns that move together, whole blocks of the codec
+
+    @property
+    def codec(self) -> str:
+        return self.tensor.codec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    def read(self, start: int, stop: int) -> Bytes:
+        raw = self.tensor.read(start, stop)
+        blocks = raw.reshape(len(raw), len(self.order), CODECS[self.codec].row_bytes(self.block))
+        return blocks[:, self.order].reshape(raw.shape)
+
+
+@dataclass(frozen=True)
+class StackedTensor:
+    """Tensors [E, Ri, C] of one codec as one [E, R1 + R2 + .., C]."""
+
+    parts: tuple[SourceTensor, ...]
+
+    @property
+    def codec(self) -> str:
+        return self.parts[0].codec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        first = self.parts[0].shape
+        return (first[0], sum(part.shape[1] for part in self.parts), first[2])
+
+    def read(self, start: int, stop: int) -> Bytes:
+        rows_an_index = self.shape[1]
+        runs = []
+        while start < stop:
+            index, row = divmod(start, rows_an_index)
+            for part in self.parts:
+                if row < part.shape[1]:
+                    break
+                row -= part.shape[1]
+            count = min(stop - start, part.shape[1] - row)
+            base = index * part.shape[1] + row
+            runs.append(part.read(base, base + count))
+            start += count
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)
