@@ -130,7 +130,7 @@ class _Build:
         k = self.buffer("latent_k", key_dim)
         k_latent = self.view("latent_k.latent", k, 0, latent)
         k_rope = self.view("latent_k.rope", k, latent, mixer.rope_dim)
-        biases = {name: mixer.bias for name in ("attn.q_a", "attn.kv_a", "attn.k_rope", "attn.o")}
+        biases = dict.fromkeys(("attn.q_a", "attn.kv_a", "attn.k_rope", "attn.o"), mixer.bias)
         keys = {kv_a: "attn.kv_a", k_rope: "attn.k_rope"}
         if mixer.q_lora_rank:
             q_a = self.buffer("q_a", mixer.q_lora_rank)
