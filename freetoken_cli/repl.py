@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
 from engine.base.errors import FreetokenError
-from freetoken_cli.chat import Finished, Statistics
-from freetoken_cli.slash import Session, perform, say, table
+from freetoken_cli.answering import print_answer, print_statistics
+from freetoken_cli.slash import Session, perform, say
 from freetoken_cli.terminal import styled
 
 PROMPT = ">>> "
@@ -127,35 +126,13 @@ def ask(session: Session, text: str) -> None:
     conversation.add("user", text)
     said: list[str] = []
     try:
-        session.last = stream(session, said)
+        session.last = print_answer(
+            session.chat, conversation.messages(), session.sampling, session.think, session.output, said
+        )
     finally:
         if said:
             conversation.add("assistant", "".join(said))
         else:
             conversation.turns.pop()
-    if session.verbose and session.last is not None:
-        table(session, session.last.lines())
-
-
-def stream(session: Session, said: list[str]) -> Statistics | None:
-    """Print the answer to the conversation as it comes; `said` collects its pieces, thinking left out."""
-    output = session.output
-    statistics = None
-    last = ""
-    answer = session.chat.answer(session.conversation.messages(), session.sampling, session.think)
-    try:
-        with closing(answer):
-            for item in answer:
-                if isinstance(item, Finished):
-                    statistics = item.statistics
-                    continue
-                if item.thinking:
-                    output.aside(item.text)
-                    continue
-                said.append(item.text)
-                last = item.text or last
-                output.text(item.text)
-    finally:
-        if last and not last.endswith("\n"):
-            output.text("\n")
-    return statistics
+    if session.verbose:
+        print_statistics(session.last, session.output)

@@ -49,6 +49,13 @@ class ExpertRoom:
             return format_size(self.bytes)
         return f"{self.share * 100:g}%" if self.share else f"{self.slots} slots"
 
+    @property
+    def exact(self) -> str:
+        """Text that `parse_experts` reads back as this room, shares to thirteen digits."""
+        if self.bytes:
+            return f"{self.bytes}B"
+        return f"{self.share * 100:.13f}".rstrip("0").rstrip(".") + "%" if self.share else str(self.slots)
+
 
 def _split(text: str, wanted: str) -> tuple[str, str]:
     """Number and lower-case unit of `text`; both as written, so that a caller can stay exact."""

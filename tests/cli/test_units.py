@@ -99,6 +99,21 @@ def test_room_for_experts(text: str, room: ExpertRoom) -> None:
     assert parse_experts(text) == room
 
 
+@given(
+    st.one_of(
+        st.integers(1, 2**40).map(lambda n: ExpertRoom(bytes=n)),
+        st.integers(1, 2**30).map(lambda n: ExpertRoom(slots=n)),
+    )
+)
+def test_exact_room_reads_back(room: ExpertRoom) -> None:
+    assert parse_experts(room.exact) == room
+
+
+@given(st.floats(1e-6, 1))
+def test_exact_shares_read_back(share: float) -> None:
+    assert parse_experts(ExpertRoom(share=share).exact).share == pytest.approx(share, rel=1e-8)
+
+
 @pytest.mark.parametrize("text", ["0%", "101%", "0", "1.5", "M", "12q", "-3"])
 def test_room_for_experts_refuses(text: str) -> None:
     with pytest.raises(UsageError):

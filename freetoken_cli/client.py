@@ -1,0 +1,206 @@
+"""The front as an object: load, ps, resize, stop, and a loaded model that chats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from engine.base.config import Config
+from engine.base.paths import Paths
+from engine.base.units import (
+    ExpertRoom,
+    KvBudget,
+    format_duration,
+    format_size,
+    format_tokens,
+    parse_experts,
+    parse_kv,
+)
+from freetoken_cli.chat import Answer, Finished, Message, Piece, Sampling, Statistics
+from freetoken_cli.front_process import ensure_front
+from freetoken_cli.unix_http import call, stream
+
+CONTROL_SECONDS = 60.0
+_WORKER_SETTINGS = ("device", "threads", "context", "kv", "experts", "keep_alive")
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A loaded model as the front sees it. Sizes in bytes; `experts` and `hit_rate` None where nothing is cached."""
+
+    name: str
+    size: int
+    device: str
+    threads: int | None
+    experts: float | None
+    hit_rate: float | None
+    kv_tokens: int
+    kv_bytes: int
+    context: int
+    until: float | None
+
+    @staticmethod
+    def from_json(table: Mapping[str, Any]) -> ModelState:
+        """The state in an answer of the front."""
+        return ModelState(**{name: table[name] for name in ModelState.__dataclass_fields__})
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `ps --json`."""
+        return dict(vars(self))
+
+    @property
+    def kv(self) -> str:
+        return f"{format_tokens(self.kv_tokens)} ({format_size(self.kv_bytes)})"
+
+    @property
+    def place(self) -> str:
+        """Device and threads, as `cpu, 2 threads`."""
+        return self.device if self.threads is None else f"{self.device}, {self.threads} threads"
+
+    def left(self, now: float) -> str:
+        """How long the model stays loaded if nobody asks it anything."""
+        return "forever" if self.until is None else format_duration(max(0.0, float(round(self.until - now))))
+
+
+@dataclass(frozen=True)
+class Front:
+    """The front of one store, reached by its private socket."""
+
+    socket: Path
+
+    @staticmethod
+    def running(paths: Paths, keep_alive: float) -> Front:
+        """The store's front; it is started if there is none."""
+        ensure_front(paths, keep_alive)
+        return Front(paths.socket)
+
+    def load(self, model: str, config: Config) -> tuple[ModelState, Mapping[str, Any]]:
+        """Load `model`, or attach to it if it is loaded and every explicit setting matches. State and raw answer."""
+        wanted = worker_settings(config)
+        body = {name: value for name, (value, typed) in wanted.items() if typed}
+        defaults = {name: value for name, (value, typed) in wanted.items() if not typed}
+        answer = call(self.socket, "POST", "/control/load", {"model": model, **body, "defaults": defaults})
+        return ModelState.from_json(answer), answer
+
+    def models(self) -> list[ModelState]:
+        """What is loaded."""
+        answer = call(self.socket, "GET", "/control/ps", timeout=CONTROL_SECONDS)
+        return [ModelState.from_json(table) for table in answer["models"]]
+
+    def resize(self, model: str, kv: KvBudget | None, experts: ExpertRoom | None) -> Mapping[str, Any]:
+        """Move memory of a loaded model: `before`, `after`, `seconds`, `notes`."""
+        body: dict[str, Any] = {"model": model}
+        if kv is not None:
+            body |= kv_fields(kv)
+        if experts is not None:
+            body["experts"] = experts.exact
+        return call(self.socket, "POST", "/control/resize", body, timeout=CONTROL_SECONDS)
+
+    def stop(self, model: str) -> list[str]:
+        """Unload `model`; the names that were unloaded."""
+        answer = call(self.socket, "POST", "/control/stop", {"model": model}, timeout=CONTROL_SECONDS)
+        return [str(name) for name in answer["stopped"]]
+
+
+def kv_fields(kv: KvBudget) -> dict[str, int]:
+    """A budget as the front's requests have it."""
+    return {"kv_tokens": kv.tokens} if kv.tokens else {"kv_bytes": kv.bytes}
+
+
+def worker_settings(config: Config) -> dict[str, tuple[Any, bool]]:
+    """What a worker is loaded with: name to (value, whether a flag said so). What nobody said is absent."""
+    settings: dict[str, tuple[Any, bool]] = {}
+    for name in _WORKER_SETTINGS:
+        value, typed = getattr(config, name), name in config.explicit
+        if value is None:
+            continue
+        if isinstance(value, KvBudget):
+            settings |= {key: (number, typed) for key, number in kv_fields(value).items()}
+        elif name == "keep_alive":
+            settings[name] = (None if value == float("inf") else value, typed)
+        else:
+            settings[name] = (value.exact if isinstance(value, ExpertRoom) else value, typed)
+    return settings
+
+
+def resize_line(answer: Mapping[str, Any]) -> str:
+    """`before → after` of a resize, and the time it took."""
+    before, after = ModelState.from_json(answer["before"]), ModelState.from_json(answer["after"])
+    line = f"{after.name}: kv {before.kv} → {after.kv}, context {before.context} → {after.context}"
+    if after.experts is not None and before.experts is not None:
+        line += f", experts {before.experts:.0%} → {after.experts:.0%}"
+    return f"{line}, in {format_duration(answer['seconds'])}"
+
+
+class ModelChat:
+    """A model that answers. Found unloaded, or its front gone, it is loaded again as it was asked for."""
+
+    def __init__(self, paths: Paths, model: str, config: Config) -> None:
+        self._paths = paths
+        self._model = model
+        self._config = config
+        self._state: ModelState | None = None
+
+    def load(self) -> tuple[ModelState, Mapping[str, Any]]:
+        """Attach to the model or load it; its state and the front's raw answer with `load` and `notes`."""
+        front = Front.running(self._paths, self._config.keep_alive)
+        self._state, answer = front.load(self._model, self._config)
+        return self._state, answer
+
+    def describe(self) -> str:
+        state = self._state or self.load()[0]
+        return f"{state.name} on {state.place}, kv {state.kv}, context {state.context}"
+
+    def answer(self, messages: Sequence[Message], sampling: Sampling, think: bool | None) -> Answer:
+        state, loaded = self.load()
+        body: dict[str, Any] = {
+            "model": state.name,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **sampling.request(),
+        }
+        if think is not None:
+            body["chat_template_kwargs"] = {"enable_thinking": think}
+        reason, statistics = "stop", Statistics()
+        with closing(stream(self._paths.socket, "/v1/chat/completions", body)) as events:
+            for event in events:
+                if "statistics" in event:
+                    statistics = Statistics.from_json({"load": loaded["load"], **event["statistics"]})
+                for choice in event.get("choices", ()):
+                    delta = choice.get("delta") or {}
+                    if delta.get("reasoning_content"):
+                        yield Piece(delta["reasoning_content"], thinking=True)
+                    if delta.get("content"):
+                        yield Piece(delta["content"])
+                    reason = choice.get("finish_reason") or reason
+        yield Finished(reason, statistics)
+
+    def resize(self, *, kv: str | None, experts: str | None) -> str:
+        budget, room = parse_kv(kv) if kv else None, parse_experts(experts) if experts else None
+        state, _ = self.load()
+        answer = Front(self._paths.socket).resize(state.name, budget, room)
+        # From now on the new sizes are what was asked for; the old ones would be a mismatch at the next question.
+        self._config = replace(
+            self._config,
+            kv=budget or self._config.kv,
+            experts=room or self._config.experts,
+            context=self._config.context if budget is None else None,
+        )
+        self._state = ModelState.from_json(answer["after"])
+        return "\n".join([resize_line(answer), *answer["notes"]])
+
+    def state(self) -> list[tuple[str, str]]:
+        state, _ = self.load()
+        return [
+            ("model", state.name),
+            ("size", format_size(state.size)),
+            ("device", state.place),
+            ("kv", state.kv),
+            ("context", str(state.context)),
+            ("until", state.left(time.time())),
+        ]

@@ -1,0 +1,161 @@
+"""The background front of a store: find the one that runs, or start one and wait until it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.base.errors import BusyError, FreetokenError
+from engine.base.paths import Paths, make_private_folder
+from freetoken_cli.unix_http import FrontGone, call
+
+# `-P` keeps the current folder off the path, so that a user's own folder named `engine` is not taken for ours.
+FRONT_COMMAND = (sys.executable, "-P", "-m", "engine.front")
+START_SECONDS = 20.0
+POLL_SECONDS = 0.02
+HEALTH_SECONDS = 5.0
+LARGEST_LOG = 2**20
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a front says about itself."""
+
+    version: str
+
+
+def health(socket: Path) -> Health | None:
+    """The running front's health; None when none answers at `socket`."""
+    try:
+        answer = call(socket, "GET", "/health", timeout=HEALTH_SECONDS)
+    except FreetokenError:
+        return None
+    return Health(version=str(answer.get("version", "")))
+
+
+def ensure_front(paths: Paths, keep_alive: float, command: Sequence[str] = FRONT_COMMAND) -> None:
+    """Return when a front of this store answers; start one if there is none.
+
+    Raises FreetokenError with the end of the front's log when it does not come up within `START_SECONDS`.
+    """
+    if health(paths.socket) is not None:
+        return
+    make_private_folder(paths.runtime)
+    with _start_lock(paths):
+        if health(paths.socket) is None:
+            _start(paths, keep_alive, command)
+
+
+def front_config(paths: Paths, keep_alive: float, **network: Any) -> dict[str, Any]:
+    """The argument of `engine.front`; `network` adds host, port and api_key for one that listens on TCP."""
+    return {
+        "socket": str(paths.socket),
+        "lock": str(paths.lock),
+        "store": str(paths.store),
+        "host": None,
+        "port": None,
+        "api_key": None,
+        "keep_alive": None if keep_alive == float("inf") else keep_alive,
+        **network,
+    }
+
+
+@contextlib.contextmanager
+def _start_lock(paths: Paths) -> Iterator[None]:
+    """One starter at a time; the second finds the first one's front when it gets the lock."""
+    name = paths.runtime / f"start-{paths.store_key}.lock"
+    deadline = time.monotonic() + START_SECONDS
+    with name.open("wb") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BusyError(
+                        "Another command has been starting the background server for too long.",
+                        f"See {paths.front_log}.",
+                    ) from None
+                time.sleep(POLL_SECONDS)
+        yield
+
+
+def _start(paths: Paths, keep_alive: float, command: Sequence[str]) -> None:
+    paths.state.mkdir(parents=True, exist_ok=True)
+    if paths.front_log.exists() and paths.front_log.stat().st_size > LARGEST_LOG:
+        paths.front_log.replace(paths.front_log.with_suffix(".log.1"))
+    with paths.front_log.open("ab") as log:
+        start = log.tell()
+        # A session of its own: Ctrl-C in this terminal, and its end, do not reach the front.
+        process = subprocess.Popen(
+            [*command, json.dumps(front_config(paths, keep_alive))],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            close_fds=True,
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if health(paths.socket) is not None:
+            return
+        code = process.poll()
+        # 0: it found another front's lock, whose socket is about to answer.
+        if code not in (None, 0):
+            raise FreetokenError(
+                f"The background server ended at once (exit code {code}){_log_end(paths.front_log, start)}",
+                f"Its log is {paths.front_log}.",
+            )
+        time.sleep(POLL_SECONDS)
+    process.terminate()
+    raise FreetokenError(
+        f"The background server did not answer within {START_SECONDS:g} s{_log_end(paths.front_log, start)}",
+        f"Its log is {paths.front_log}.",
+    )
+
+
+def _log_end(log: Path, start: int) -> str:
+    """ ": the last line written after byte `start`", or a full stop when there is none."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1].strip()}" if lines else "."
+
+
+def stop_front(paths: Paths) -> bool:
+    """Ask the front to stop its workers and leave; False when none runs. Waits until it is gone."""
+    if health(paths.socket) is None:
+        return False
+    with contextlib.suppress(FrontGone):
+        call(paths.socket, "POST", "/control/shutdown", {}, timeout=START_SECONDS)
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if not _locked(paths.lock):
+            return True
+        time.sleep(POLL_SECONDS)
+    raise BusyError("The background server is still busy.", f"Its log is {paths.front_log}.")
+
+
+def _locked(lock: Path) -> bool:
+    """Whether a living front holds `lock`."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

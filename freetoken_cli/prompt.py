@@ -1,0 +1,46 @@
+"""What `freetoken run` is asked: the argument, what is piped in before it, or nothing, which means a REPL."""
+
+from __future__ import annotations
+
+import select
+import sys
+from typing import TextIO
+
+from engine.base.errors import UsageError
+from freetoken_cli.output import Output
+from freetoken_cli.terminal import is_terminal
+
+PATIENCE_SECONDS = 1.0
+
+
+def read_prompt(argument: str | None, output: Output) -> str | None:
+    """The prompt, with stdin before it; None when a person at a terminal gave none and wants to talk.
+
+    `-` reads stdin even from a terminal. Raises UsageError when there is nothing to answer.
+    """
+    stdin: TextIO | None = sys.stdin
+    interactive = stdin is not None and is_terminal(stdin)
+    if argument == "-":
+        if stdin is None:
+            raise UsageError("stdin is closed, so - has nothing to read.")
+        argument, piped = None, _read(stdin, output)
+    elif interactive or stdin is None:
+        piped = ""
+    else:
+        piped = _read(stdin, output)
+    text = "\n\n".join(part for part in (piped.strip("\n"), argument or "") if part.strip())
+    if text:
+        return text
+    if argument is None and interactive and is_terminal(output.stdout) and not piped:
+        return None
+    raise UsageError("There is no prompt.", 'Give one: freetoken run MODEL "prompt", or pipe one in.')
+
+
+def _read(stdin: TextIO, output: Output) -> str:
+    """All of stdin. Says that it is waiting when nothing comes for a while, as a forgotten pipe would look frozen."""
+    try:
+        if not select.select([stdin], [], [], PATIENCE_SECONDS)[0]:
+            output.note("Reading the prompt from stdin until it ends (Ctrl-D at a terminal).")
+        return stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"stdin is not UTF-8 text (byte {error.start}).", "Pipe text in, not a binary file.") from None

@@ -1,0 +1,116 @@
+"""HTTP over a Unix socket with the standard library: importing a larger client would cost more than the request."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from engine.base import errors
+from engine.base.errors import FreetokenError
+
+_LARGEST_LINE = 16 * 2**20
+
+
+class FrontGone(FreetokenError):
+    """The front does not listen, or went away in the middle of an answer."""
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection to the Unix socket at `path`; `timeout` in seconds, None waits for ever."""
+
+    def __init__(self, path: Path, timeout: float | None) -> None:
+        super().__init__("localhost")
+        self._path = path
+        self._seconds = timeout
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self._seconds)
+        self.sock.connect(str(self._path))
+
+
+def call(
+    path: Path, method: str, target: str, body: Mapping[str, Any] | None = None, timeout: float | None = None
+) -> dict[str, Any]:
+    """One JSON request and its JSON answer. Raises FrontGone, or the error that the answer carries."""
+    with closing(UnixConnection(path, timeout)) as connection:
+        response = _send(connection, method, target, body)
+        try:
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise _gone(error) from error
+    if response.status >= 400:
+        raise error_of(content, response.status)
+    try:
+        answer = json.loads(content)
+    except ValueError as error:
+        raise _gone(error) from error
+    if not isinstance(answer, dict):
+        raise FrontGone("The background server answered something that is not an object.", _REMEDY)
+    return answer
+
+
+def stream(path: Path, target: str, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """The events of a streamed answer. Closing the generator closes the connection, which stops the model.
+
+    Raises FrontGone when the stream ends without its last event, or the error that an event carries.
+    """
+    with closing(UnixConnection(path, None)) as connection:
+        response = _send(connection, "POST", target, body)
+        if response.status >= 400:
+            raise error_of(response.read(), response.status)
+        while True:
+            try:
+                line = response.readline(_LARGEST_LINE)
+            except (OSError, http.client.HTTPException) as error:
+                raise _gone(error) from error
+            if not line:
+                raise FrontGone("The background server ended in the middle of its answer.", _REMEDY)
+            if not line.startswith(b"data:"):
+                continue
+            content = line[len(b"data:") :].strip()
+            if content == b"[DONE]":
+                return
+            event = json.loads(content)
+            if "error" in event:
+                raise error_of(content, 500)
+            yield event
+
+
+_REMEDY = "Run the command again; a new server starts by itself."
+
+
+def _send(
+    connection: UnixConnection, method: str, target: str, body: Mapping[str, Any] | None
+) -> http.client.HTTPResponse:
+    try:
+        if body is None:
+            connection.request(method, target)
+        else:
+            connection.request(method, target, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        return connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        raise _gone(error) from error
+
+
+def _gone(error: Exception) -> FrontGone:
+    return FrontGone(f"The background server does not answer: {error or type(error).__name__}.", _REMEDY)
+
+
+def error_of(content: bytes, status: int) -> FreetokenError:
+    """The exception in an error answer; its type is named by `error.type`, else told by the HTTP status."""
+    try:
+        table = json.loads(content)["error"]
+        message, kind, remedy = str(table["message"]), str(table.get("type", "")), str(table.get("remedy") or "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message, kind, remedy = f"The background server answered with status {status}.", "", _REMEDY
+    by_status = {400: errors.UsageError, 404: errors.NotFoundError, 409: errors.BusyError, 507: errors.DoesNotFitError}
+    cls = vars(errors).get(kind)
+    if not (isinstance(cls, type) and issubclass(cls, FreetokenError)):
+        cls = by_status.get(status, FreetokenError)
+    return cls(message, remedy)
