@@ -70,7 +70,7 @@ class ContextMemory:
         return lease.shared * PAGE_TOKENS
 
     def reserve(self, lease: Lease, tokens: int) -> bool:
-        """Make room for `tokens` positions, forgetting old prefixes if need be. False, and no change, if there is none."""
+        """Make room for `tokens` positions, forgetting old prefixes if need be. Without room: False, no change."""
         missing = pages_for(tokens) - len(lease.pages)
         if missing <= 0:
             return True
@@ -99,6 +99,12 @@ class ContextMemory:
         if lease.node is not self.tree.root:
             self.tree.unpin(lease.node)
         lease.pages, lease.shared, lease.node = [], 0, self.tree.root
+
+    def discard(self, lease: Lease) -> None:
+        """Close the lease and forget its tokens as far back as no other request or prefix builds on them."""
+        node = lease.node
+        self.close(lease)
+        self.pool.give(self.tree.prune(node))
 
     def grow(self, capacity: int) -> None:
         """Add pages; the executor has them already."""

@@ -115,11 +115,19 @@ class RadixTree:
             stamp, _, node = heapq.heappop(self._leaves)
             if node.parent is None or node.pins or node.children or node.stamp != stamp:
                 continue
-            parent, node.parent = node.parent, None
-            del parent.children[node.tokens]
-            self._size -= 1
+            parent = self._remove(node)
             freed.append(node.page)
             self._offer(parent)
+        return freed
+
+    def prune(self, node: Node) -> list[int]:
+        """Forget `node` and its ancestors up to the first that is pinned or has another child; the pages."""
+        freed: list[int] = []
+        while node.parent is not None and not node.pins and not node.children:
+            parent = self._remove(node)
+            freed.append(node.page)
+            node = parent
+        self._offer(node)
         return freed
 
     def nodes(self) -> Iterator[Node]:
@@ -129,6 +137,15 @@ class RadixTree:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
+
+    def _remove(self, node: Node) -> Node:
+        """Take a leaf out; its parent."""
+        parent = node.parent
+        assert parent is not None
+        node.parent = None
+        del parent.children[node.tokens]
+        self._size -= 1
+        return parent
 
     def _offer(self, node: Node) -> None:
         """Make `node` a candidate for eviction if it is an unpinned leaf."""

@@ -1,0 +1,54 @@
+"""The life of a worker process: load, say so, take steps until the front has had enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+
+from engine.base.errors import FreetokenError
+from engine.worker.engine import Engine, LoadedModel
+from engine.worker.link import Closed, Link, die_with_parent
+from engine.worker.protocol import LINK_FD, Failed, Stop, WorkerConfig
+
+Loader = Callable[[WorkerConfig], LoadedModel]
+
+
+def main(arguments: list[str], load: Loader) -> int:
+    """Run a worker whose link is its standard input. `arguments` holds the configuration; `load` opens the model."""
+    config = WorkerConfig.from_json(arguments[0])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the front decides what it means
+    die_with_parent(config.parent)
+    link = Link(socket.socket(fileno=os.dup(LINK_FD)))
+    # Whatever prints by accident must meet neither the link nor the result of a command.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, LINK_FD)
+    os.close(null)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        return _serve(config, link, load)
+    except Closed:
+        return 0
+
+
+def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
+    try:
+        engine = Engine(load(config))
+    except FreetokenError as error:
+        link.send([Failed.of(error)])
+        return error.exit_code
+    except Exception as error:
+        traceback.print_exc()
+        link.send([Failed.of(FreetokenError(f"{config.model} cannot be loaded: {error!r}."))])
+        return 1
+    link.send([engine.ready()])
+    while True:
+        for message in link.receive(wait=not engine.busy):
+            if isinstance(message, Stop):
+                return 0
+            link.send(engine.handle(message))
+        if engine.busy:
+            link.send(engine.step())

@@ -1,0 +1,55 @@
+"""How long a step of so many tokens takes here, learnt from the steps that ran."""
+
+from __future__ import annotations
+
+
+class Pace:
+    """Predicts seconds a step as `base + rate * tokens`, least squares over recent steps.
+
+    Every observation weighs `1 - forgetting` times what the next one does, so that the line follows a conversation that
+    gets deeper or a machine that gets busier.
+    """
+
+    def __init__(self, forgetting: float = 0.05) -> None:
+        self._fade = 1.0 - forgetting
+        self._weight = 0.0
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._squares = 0.0
+        self._products = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there was an observation."""
+        return self._weight > 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Learn from a step of `tokens` tokens."""
+        self._weight = self._weight * self._fade + 1.0
+        self._tokens = self._tokens * self._fade + tokens
+        self._seconds = self._seconds * self._fade + seconds
+        self._squares = self._squares * self._fade + tokens * tokens
+        self._products = self._products * self._fade + tokens * seconds
+
+    def line(self) -> tuple[float, float] | None:
+        """(base, rate), neither negative; None before the first observation."""
+        if self._weight == 0.0:
+            return None
+        spread = self._squares - self._tokens * self._tokens / self._weight
+        proportional = self._products / self._squares
+        # With steps of one size only, nothing tells base from rate; blaming the tokens errs towards short steps.
+        if spread <= 0.01 * self._squares / self._weight:
+            return 0.0, proportional
+        rate = (self._products - self._tokens * self._seconds / self._weight) / spread
+        base = (self._seconds - rate * self._tokens) / self._weight
+        if rate <= 0.0 or base < 0.0:
+            return 0.0, proportional
+        return base, rate
+
+    def tokens_within(self, seconds: float, most: int) -> int:
+        """Tokens of a step that should take at most `seconds`, between 0 and `most`; `most` while nothing is known."""
+        line = self.line()
+        if line is None:
+            return most
+        base, rate = line
+        return most if rate == 0.0 else max(0, min(most, int((seconds - base) / rate)))

@@ -1,0 +1,286 @@
+"""What the front and a worker say to each other: one JSON object a line, over a socket pair. Token ids, never text.
+
+Only the standard library is imported here, because the front reads this file too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from engine.base import errors
+from engine.base.errors import FreetokenError
+
+PROTOCOL_VERSION = 1
+LINK_FD = 0  # the worker's end of the socket pair is its standard input
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """The one argument of a worker. None: nobody asked, the worker decides. Exactly one of the kv fields may be set."""
+
+    model: str  # folder of the FTW model
+    device: str = "cpu"
+    threads: int | None = None
+    context: int | None = None
+    kv_tokens: int | None = None
+    kv_bytes: int | None = None
+    experts: str | None = None
+    parent: int = 0  # process id of the front; 0: do not watch it
+
+    def to_json(self) -> str:
+        return json.dumps(vars(self))
+
+    @staticmethod
+    def from_json(text: str) -> WorkerConfig:
+        return WorkerConfig(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen from logits, in this order: bias and penalties, temperature, top-k, top-p, min-p.
+
+    temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties 1, 0, 0 do nothing. Equal seed and choice give
+    equal tokens. `logprobs` -1 reports none, k >= 0 the chosen token's and the k most likely ones'.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0
+    choice: int = 0
+    logprobs: int = -1
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """Natural logarithms of the model's own probabilities, before bias, penalties and temperature."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Message:
+    """Base of everything on the link; `kind` is its name on the wire."""
+
+    kind: ClassVar[str] = ""
+
+
+# Front to worker
+
+
+@dataclass(frozen=True)
+class Generate(Message):
+    """Continue `prompt`. A token of `stop_ids` ends the answer and is not reported."""
+
+    kind: ClassVar[str] = "generate"
+    request: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    stop_ids: tuple[int, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True)
+class Cancel(Message):
+    """Drop a request before the next step; there is no answer. An unknown or finished one is fine."""
+
+    kind: ClassVar[str] = "cancel"
+    request: int
+
+
+@dataclass(frozen=True)
+class Resize(Message):
+    """Change the budgets of a live worker. Answer: `Resized` or `Failed` under the same ticket."""
+
+    kind: ClassVar[str] = "resize"
+    ticket: int
+    kv_tokens: int | None = None
+    kv_bytes: int | None = None
+    experts: str | None = None
+
+
+@dataclass(frozen=True)
+class GetStats(Message):
+    """Answer: `Stats` under the same ticket."""
+
+    kind: ClassVar[str] = "get_stats"
+    ticket: int
+
+
+@dataclass(frozen=True)
+class Stop(Message):
+    """Leave after the current step."""
+
+    kind: ClassVar[str] = "stop"
+
+
+# Worker to front
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """The model is loaded. Sizes in bytes or tokens, times in seconds."""
+
+    kind: ClassVar[str] = "ready"
+    version: int
+    device: str
+    isa: str
+    threads: int
+    vocab_size: int
+    model_context: int  # what the checkpoint was trained for
+    context: int  # the longest conversation here
+    kv_tokens: int
+    kv_bytes_per_token: int
+    model_bytes: int
+    load_seconds: float
+    notes: tuple[str, ...] = ()  # said once to the user
+
+
+@dataclass(frozen=True)
+class Progress(Message):
+    """Prompt tokens that are in the cache, `reused` of them without computing."""
+
+    kind: ClassVar[str] = "progress"
+    request: int
+    computed: int
+    reused: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Tokens(Message):
+    """The next tokens of an answer; `logprobs` is as long as `ids`, or empty when none were asked for."""
+
+    kind: ClassVar[str] = "tokens"
+    request: int
+    ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """An answer is complete. `reason` is stop (a stop id) or length. `generated` counts a stop id too."""
+
+    kind: ClassVar[str] = "done"
+    request: int
+    reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    generated: int
+    queue_seconds: float
+    prompt_seconds: float
+    decode_seconds: float
+
+
+@dataclass(frozen=True)
+class Stats(Message):
+    """Totals since the start and the state now."""
+
+    kind: ClassVar[str] = "stats"
+    ticket: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Resized(Message):
+    """The budgets before and after, in tokens."""
+
+    kind: ClassVar[str] = "resized"
+    ticket: int
+    kv_before: int
+    kv_after: int
+    context: int
+    kv_bytes: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """A request, a ticket, or (with neither) the whole worker failed. `error` names a type of `engine.base.errors`."""
+
+    kind: ClassVar[str] = "failed"
+    error: str
+    message: str
+    remedy: str = ""
+    request: int | None = None
+    ticket: int | None = None
+
+    @staticmethod
+    def of(error: FreetokenError, *, request: int | None = None, ticket: int | None = None) -> Failed:
+        return Failed(type(error).__name__, error.message, error.remedy, request, ticket)
+
+    def exception(self) -> FreetokenError:
+        kind = vars(errors).get(self.error, FreetokenError)
+        error: FreetokenError = kind(self.message, self.remedy)
+        return error
+
+
+FROM_FRONT: tuple[type[Message], ...] = (Generate, Cancel, Resize, GetStats, Stop)
+FROM_WORKER: tuple[type[Message], ...] = (Ready, Progress, Tokens, Done, Stats, Resized, Failed)
+_KINDS = {cls.kind: cls for cls in FROM_FRONT + FROM_WORKER}
+_FIELDS = {cls: frozenset(f.name for f in fields(cls)) for cls in _KINDS.values()}
+
+
+def encode(message: Message) -> bytes:
+    """One line, newline included."""
+    return (json.dumps({"kind": message.kind, **vars(message)}, default=vars, separators=(",", ":")) + "\n").encode()
+
+
+def decode(line: bytes) -> Message:
+    """The message of a line. ValueError for anything that `encode` could not have written."""
+    content = json.loads(line)
+    if not isinstance(content, dict):
+        raise ValueError(f"a message must be an object, not {type(content).__name__}")
+    cls = _KINDS.get(content.pop("kind", None))
+    if cls is None:
+        raise ValueError("a message of no known kind")
+    unknown = content.keys() - _FIELDS[cls]
+    if unknown:
+        raise ValueError(f"{cls.kind} has no {', '.join(sorted(unknown))}")
+    values = {name: _READERS[name](value) if name in _READERS else value for name, value in content.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ValueError(f"{cls.kind}: {error}") from None
+
+
+def _read_sampling(value: dict[str, Any]) -> Sampling:
+    bias = {int(token): amount for token, amount in value.pop("logit_bias", {}).items()}
+    return Sampling(**value, logit_bias=bias)
+
+
+def _read_logprobs(value: list[dict[str, Any]]) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(item["logprob"], tuple((pair[0], pair[1]) for pair in item["top"])) for item in value)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "prompt": tuple, "stop_ids": tuple, "ids": tuple, "notes": tuple, "sampling": _read_sampling,
+    "logprobs": _read_logprobs,
+}  # fmt: skip
+
+
+class LineBuffer:
+    """Cuts a byte stream into lines."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes, without their newlines."""
+        head, newline, rest = data.partition(b"\n")
+        self._parts.append(head)
+        if not newline:
+            return []
+        lines = [b"".join(self._parts), *rest.split(b"\n")]
+        self._parts = [lines.pop()]
+        return lines

@@ -1,0 +1,352 @@
+"""The worker's engine over a fake executor whose logits betray every mistake with pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from fake_executor import CRASH, POISON, FakeExecutor, answer, fake_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.memory.pages import PAGE_TOKENS
+from engine.worker.engine import Engine
+from engine.worker.protocol import (
+    Cancel,
+    Done,
+    Failed,
+    Generate,
+    GetStats,
+    Message,
+    Progress,
+    Resize,
+    Resized,
+    Sampling,
+    Stats,
+    Tokens,
+)
+from engine.worker.scheduler import Policy
+
+GREEDY = Sampling(temperature=0)
+
+
+class Front:
+    """Collects what an engine says, by request."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.tokens: dict[int, list[int]] = {}
+        self.done: dict[int, Done] = {}
+        self.failed: dict[int | None, Failed] = {}
+        self.log: list[Message] = []
+
+    def hear(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.log.append(message)
+            if isinstance(message, Tokens):
+                assert message.request not in self.done
+                self.tokens.setdefault(message.request, []).extend(message.ids)
+            elif isinstance(message, Done):
+                self.done[message.request] = message
+            elif isinstance(message, Failed):
+                self.failed[message.request] = message
+
+    def send(self, message: Message) -> None:
+        self.hear(self.engine.handle(message))
+
+    def generate(self, number: int, prompt: list[int], max_tokens: int, sampling: Sampling = GREEDY) -> None:
+        self.send(Generate(number, tuple(prompt), max_tokens, (), sampling))
+
+    def run(self, most: int = 5000) -> None:
+        for _ in range(most):
+            if not self.engine.busy:
+                return
+            self.hear(self.engine.step())
+        raise AssertionError(f"still busy after {most} steps")
+
+    def stats(self) -> dict[str, float]:
+        (stats,) = self.engine.handle(GetStats(1))
+        assert isinstance(stats, Stats)
+        return dict(stats.values)
+
+    def resize(self, **budget: int) -> Message:
+        (message,) = self.engine.handle(Resize(1, **budget))
+        return message
+
+
+def make(kv_tokens: int = 1024, context: int | None = None, policy: Policy | None = None) -> tuple[Front, FakeExecutor]:
+    model = fake_model(kv_tokens, context)
+    assert isinstance(model.executor, FakeExecutor)
+    return Front(Engine(model, policy)), model.executor
+
+
+def test_one_request_gets_exactly_its_tokens() -> None:
+    front, _ = make()
+    front.generate(1, [10, 11, 12], 9)
+    front.run()
+    assert front.tokens[1] == answer([10, 11, 12], 9)
+    done = front.done[1]
+    assert (done.reason, done.prompt_tokens, done.generated, done.cached_tokens) == ("length", 3, 9, 0)
+
+
+def test_a_stop_id_ends_the_answer_and_is_not_told() -> None:
+    front, _ = make()
+    expected = answer([10, 11, 12], 9)
+    front.send(Generate(1, (10, 11, 12), 50, (expected[4],), GREEDY))
+    front.run()
+    assert front.tokens[1] == expected[: expected.index(expected[4])]
+    assert front.done[1].reason == "stop"
+    assert front.done[1].generated == len(front.tokens[1]) + 1
+
+
+def test_the_end_of_the_context_is_length_and_fills_it_exactly() -> None:
+    front, _ = make(kv_tokens=64, context=40)
+    front.generate(1, [20] * 30, 1000)
+    front.run()
+    assert len(front.tokens[1]) == 10
+    assert front.done[1].reason == "length"
+
+
+def test_a_prompt_without_room_for_an_answer_is_refused_with_both_counts() -> None:
+    front, _ = make(kv_tokens=64)
+    front.generate(1, [20] * 64, 1)
+    assert front.failed[1].error == "DoesNotFitError"
+    assert "64 tokens" in front.failed[1].message
+    front.generate(2, [20] * 63, 1)
+    front.run()
+    assert front.done[2].generated == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (Generate(1, (), 5), "empty"),
+        (Generate(1, (1, 300), 5), "Token 300 is not one of the model's 300"),
+        (Generate(1, (1, -1), 5), "Token -1"),
+        (Generate(1, (1,), 0), "max_tokens is 0"),
+        (Generate(1, (1,), 5, (), Sampling(logit_bias={999: 1.0})), "Token 999"),
+    ],
+)
+def test_bad_requests_are_answered_and_leave_nothing(message: Generate, sentence: str) -> None:
+    front, _ = make()
+    front.send(message)
+    assert sentence in front.failed[1].message
+    assert not front.engine.busy
+
+
+def test_neighbours_change_nothing() -> None:
+    front, executor = make()
+    prompts = {number: [number + 20] * (5 + 13 * number) for number in range(6)}
+    sampling = Sampling(temperature=1.0, top_p=0.9, seed=5)
+    for number, prompt in prompts.items():
+        front.generate(number, prompt, 20, sampling)
+    front.run()
+    assert max(len(batch.page_tables) for batch in executor.batches) == 6
+    for number, prompt in prompts.items():
+        alone, _ = make()
+        alone.generate(number, prompt, 20, sampling)
+        alone.run()
+        assert front.tokens[number] == alone.tokens[number]
+
+
+def test_equal_prompts_at_once_are_read_once() -> None:
+    front, executor = make()
+    prompt = list(range(20, 120))
+    for number in range(4):
+        front.generate(number, prompt, 5)
+    front.run()
+    read = sum(len(batch.tokens) for batch in executor.batches)
+    assert read < 100 + 4 * (PAGE_TOKENS + 5)
+    assert sorted(done.cached_tokens for done in front.done.values()) == [0, 96, 96, 96]
+    assert all(tokens == answer(prompt, 5) for tokens in front.tokens.values())
+
+
+def test_the_next_turn_reuses_prompt_and_answer() -> None:
+    front, _ = make()
+    prompt = [30] * 50
+    front.generate(1, prompt, 30)
+    front.run()
+    conversation = prompt + front.tokens[1] + [31] * 5
+    front.generate(2, conversation, 5)
+    front.run()
+    assert front.done[2].cached_tokens == 64  # of the 79 that were computed, whole pages
+    assert front.tokens[2] == answer(conversation, 5)
+
+
+def test_when_memory_runs_out_the_youngest_waits_and_nobody_is_lost() -> None:
+    front, _ = make(kv_tokens=160)
+    prompts = {number: [number + 40] * 33 for number in range(4)}
+    for number, prompt in prompts.items():
+        front.generate(number, prompt, 100)
+    front.run()
+    assert front.stats()["preemptions"] > 0
+    for number, prompt in prompts.items():
+        assert front.tokens[number] == answer(prompt, 100)
+    assert next(iter(front.done)) == 0
+    assert front.stats()["kv_tokens_held"] == 0
+
+
+def test_a_cancelled_request_is_silent_from_the_next_step_and_its_pages_are_free() -> None:
+    front, executor = make()
+    front.generate(1, [50] * 100, 500)
+    front.generate(2, [51] * 10, 20)
+    for _ in range(5):
+        front.hear(front.engine.step())
+    front.send(Cancel(1))
+    said, batches = len(front.tokens[1]), len(executor.batches)
+    front.run()
+    assert len(front.tokens[1]) == said
+    assert 1 not in front.done
+    assert all(len(batch.page_tables) == 1 for batch in executor.batches[batches:])
+    assert front.tokens[2] == answer([51] * 10, 20)
+    assert front.stats()["kv_tokens_held"] == 0
+    front.send(Cancel(1))
+    front.send(Cancel(77))
+
+
+def test_nan_fails_its_own_request_alone_and_poisons_no_prefix() -> None:
+    front, _ = make()
+    front.generate(1, [60] * 20 + [POISON] + [60] * 20, 5)
+    front.generate(2, [61] * 20, 5)
+    front.run()
+    assert "not a number" in front.failed[1].message
+    assert front.tokens[2] == answer([61] * 20, 5)
+    assert front.stats()["kv_tokens_cached"] == 16  # of request 2
+
+
+def test_a_step_that_raises_fails_its_requests_and_the_worker_goes_on() -> None:
+    front, _ = make()
+    front.generate(1, [60, CRASH], 5)
+    front.run()
+    assert "crash token" in front.failed[1].message
+    front.generate(2, [61], 5)
+    front.run()
+    assert front.tokens[2] == answer([61], 5)
+
+
+def test_a_long_prompt_is_read_between_the_tokens_of_a_running_stream() -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    model = fake_model(4096)
+    executor = FakeExecutor(model.plan.pages, pace=0.001, sleep=sleep)
+    policy = Policy(streaming_seconds=0.1, patience=0.0)
+    front = Front(Engine(replace(model, executor=executor), policy, lambda: now))
+    front.generate(1, [70], 400)
+    for _ in range(10):
+        front.hear(front.engine.step())
+    front.generate(2, list(range(20, 220)) * 10, 1)
+    while 2 not in front.done:
+        before = len(front.tokens[1])
+        front.hear(front.engine.step())
+        assert len(front.tokens[1]) == before + 1, "a reading step must also move the stream"
+    sizes = [len(batch.tokens) for batch in executor.batches if len(batch.page_tables) == 2]
+    assert max(sizes) <= 100
+    assert sizes[len(sizes) // 2] > 80
+    progress = [m.computed for m in front.log if isinstance(m, Progress) and m.request == 2]
+    assert progress == sorted(progress)
+    assert progress[-1] == 2000
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    front, _ = make(kv_tokens=4096, policy=Policy(max_step_tokens=64))
+    front.generate(1, list(range(20, 220)) * 10, 5)
+    front.hear(front.engine.step())
+    front.generate(2, [80] * 20, 5)
+    front.run()
+    assert list(front.done) == [2, 1]
+
+
+def test_resize_keeps_live_requests_to_the_bit() -> None:
+    front, executor = make(kv_tokens=1024)
+    filler = {number: [number + 90] * 60 for number in range(4)}
+    for number, prompt in filler.items():
+        front.generate(number, prompt, 2)
+    front.run()
+    live = {number: [number] * 40 for number in range(100, 104)}
+    for number, prompt in live.items():
+        front.generate(number, prompt, 60)
+    for _ in range(20):
+        front.hear(front.engine.step())
+    smaller = front.resize(kv_tokens=320)
+    assert isinstance(smaller, Resized)
+    assert (smaller.kv_before, smaller.kv_after, executor.kv_pages) == (1024, 320, 20)
+    assert executor.copies > 0
+    for _ in range(5):
+        front.hear(front.engine.step())
+    larger = front.resize(kv_bytes=200_000)
+    assert isinstance(larger, Resized)
+    assert larger.kv_after == 2000
+    front.run()
+    for number, prompt in live.items():
+        assert front.tokens[number] == answer(prompt, 60)
+
+
+def test_resize_refuses_what_live_requests_need_and_the_old_size_stands() -> None:
+    front, executor = make(kv_tokens=512)
+    front.generate(1, [110] * 200, 20)
+    front.hear(front.engine.step())
+    front.hear(front.engine.step())
+    refused = front.resize(kv_tokens=128)
+    assert isinstance(refused, Failed)
+    assert refused.error == "DoesNotFitError"
+    assert "--kv 128" in refused.message
+    assert executor.kv_pages == 32
+    executor.most_pages = 64
+    refused = front.resize(kv_tokens=2048)
+    assert isinstance(refused, Failed)
+    assert "64 too many" in refused.message
+    front.run()
+    assert front.tokens[1] == answer([110] * 200, 20)
+    assert front.stats()["kv_tokens"] == 512
+
+
+def test_experts_on_a_cpu_are_told_to_have_no_effect() -> None:
+    front, _ = make()
+    (resized,) = front.engine.handle(Resize(3, experts="2G"))
+    assert isinstance(resized, Resized)
+    assert "no effect" in resized.notes[0]
+    assert resized.kv_before == resized.kv_after
+
+
+actions = st.one_of(
+    st.tuples(st.just("generate"), st.integers(0, 3), st.integers(1, 90), st.integers(1, 60)),
+    st.tuples(st.just("cancel"), st.integers(1, 12)),
+    st.tuples(st.just("resize"), st.integers(1, 400)),
+    st.tuples(st.just("step"), st.integers(1, 15)),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(actions, max_size=40), st.integers(1, 5), st.sampled_from([16, 32, 512]))
+def test_whatever_happens_every_request_ends_with_the_tokens_it_would_have_alone(
+    story: list[tuple[str, int, int, int]], max_active: int, step_tokens: int
+) -> None:
+    front, _ = make(kv_tokens=160, policy=Policy(max_active=max_active, max_step_tokens=step_tokens))
+    prompts: dict[int, list[int]] = {}
+    cancelled: set[int] = set()
+    for action, *numbers in story:
+        if action == "generate":
+            number = len(prompts) + 1
+            prompts[number] = [20 + numbers[0]] * (numbers[1] - numbers[1] % 7) + [9] * (1 + numbers[1] % 7)
+            front.generate(number, prompts[number], numbers[2])
+        elif action == "cancel":
+            front.send(Cancel(numbers[0]))
+            cancelled.add(numbers[0])
+        elif action == "resize":
+            front.resize(kv_tokens=numbers[0])
+        else:
+            for _ in range(numbers[0]):
+                front.hear(front.engine.step())
+    front.run()
+    for number, prompt in prompts.items():
+        got = front.tokens.get(number, [])
+        assert got == answer(prompt, len(got))
+        ended = number in front.done or number in front.failed
+        assert ended or number in cancelled
+    stats = front.stats()
+    assert stats["kv_tokens_held"] == stats["active"] == stats["waiting"] == 0
