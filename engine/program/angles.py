@@ -37,7 +37,8 @@ def _llama3(frequencies: Doubles, scaling: Llama3Scaling) -> Doubles:
     turns = scaling.original_context * frequencies / (2 * math.pi)
     span = scaling.high_freq_factor - scaling.low_freq_factor
     kept = np.clip((turns - scaling.low_freq_factor) / span, 0.0, 1.0)
-    return (1 - kept) * frequencies / scaling.factor + kept * frequencies
+    blended: Doubles = (1 - kept) * frequencies / scaling.factor + kept * frequencies
+    return blended
 
 
 def _yarn(frequencies: Doubles, rope: Rope, scaling: YarnScaling) -> Doubles:

@@ -272,6 +272,7 @@ class _Build:
         reads: tuple[str, ...],
         writes: tuple[str, ...],
         weights: tuple[str, ...] = (),
+        /,
         **attrs: Attr,
     ) -> None:
         self.ops.append(Op(kind, reads, writes, weights, attrs, self.layer))
