@@ -25,7 +25,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Rate:
-    """GB/s (1e9 bytes a second): the median of `samples` measurements, and their range."""
+    """The median of `samples` measurements and their range; in a profile all are GB/s (1e9 bytes a second)."""
 
     median: float
     low: float

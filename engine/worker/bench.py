@@ -1,0 +1,228 @@
+"""`freetoken bench`: how fast a model reads prompts and writes tokens, beside the bandwidth that it could have had.
+
+Machines are noisy, so all measurements take turns: each round does every one of them once, with a plain read loop over
+memory before and after each. A rate is the median over the rounds, with its range; a share is a rate's bytes a second
+divided by what the read loops around it reached.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from engine.base.errors import UsageError
+from engine.base.profile import Rate
+from engine.files.ftw import Ftw
+from engine.program.executor import Batch, Executor, Ints
+from engine.program.ir import Program
+
+BENCH_VERSION = 1
+_PREFILL_CHUNK = 512  # tokens a step when filling a context
+
+
+@dataclass(frozen=True)
+class BenchPlan:
+    """What to measure. Prompts and depths in tokens; `decode_tokens` steps make one decode measurement."""
+
+    prompts: tuple[int, ...] = (128, 512)
+    depths: tuple[int, ...] = (0, 512, 2048)
+    decode_tokens: int = 32
+    repeat: int = 5
+
+    def __post_init__(self) -> None:
+        for name, values, least in (("prompts", self.prompts, 1), ("depths", self.depths, 0)):
+            if any(value < least for value in values):
+                raise UsageError(f"{name} must be at least {least}, not {min(values)}.", f"Example: --{name} 128,512")
+        if self.repeat < 1:
+            raise UsageError(f"repeat must be at least 1, not {self.repeat}.", "Example: --repeat 5")
+        if self.decode_tokens < 1:
+            raise UsageError(f"A decode run needs at least 1 token, not {self.decode_tokens}.")
+        if not self.prompts and not self.depths:
+            raise UsageError("There is nothing to measure.", "Name prompt sizes or depths: --depths 0,512")
+
+    @property
+    def context(self) -> int:
+        """Tokens of context that the largest measurement needs."""
+        return max([*self.prompts, *(depth + self.decode_tokens for depth in self.depths)])
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Bytes that one decoded token reads: dense weights, its experts' records, and keys and values by depth."""
+
+    dense: int
+    experts: int
+    kv: Callable[[int], int] = field(compare=False)
+
+    def total(self, depth: int) -> int:
+        """All bytes of a token that is decoded after `depth` others."""
+        return self.dense + self.experts + self.kv(depth)
+
+
+def step_bytes(program: Program, ftw: Ftw, kv_value_bytes: int) -> StepBytes:
+    """What a step of one token must read. An embedding counts as one row, a matrix used twice counts twice."""
+    dense = 0
+    for op in program.ops:
+        for name in filter(None, op.weights):
+            tensor = ftw.dense[name]
+            dense += tensor.data.nbytes // (tensor.rows if op.kind == "embed" else 1)
+    records = {layer: bank.record_bytes for bank in ftw.banks for layer in bank.layers}
+    experts = 0
+    per_position: list[tuple[int, int]] = []  # bytes a position, positions a window holds (0: all)
+    for op in program.ops:
+        if op.kind == "experts":
+            experts += program.buffers[op.reads[1]].width * records[int(op.attrs["layer"])]
+        elif op.kind == "attention":
+            cache = program.caches[int(op.attrs["cache"])]
+            width = cache.kv_heads * (cache.k_dim + cache.v_dim)
+            per_position.append((width * kv_value_bytes, int(op.attrs["window"])))
+
+    def kv(depth: int) -> int:
+        return sum(size * (min(depth, window) if window else depth) for size, window in per_position)
+
+    return StepBytes(dense, experts, kv)
+
+
+@dataclass(frozen=True)
+class PromptResult:
+    """Prefill of one prompt of `tokens` in one step: tokens a second."""
+
+    tokens: int
+    rate: Rate
+
+
+@dataclass(frozen=True)
+class DecodeResult:
+    """Decoding after `depth` tokens: tokens a second, the bytes a token reads, the share of the read bandwidth."""
+
+    depth: int
+    rate: Rate
+    dense_bytes: int
+    expert_bytes: int
+    kv_bytes: int
+    share: Rate
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Everything measured; `read` is the memory read bandwidth in GB/s, over all the read loops of the run."""
+
+    prompts: tuple[PromptResult, ...]
+    decodes: tuple[DecodeResult, ...]
+    read: Rate
+    first_step_seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with stable keys and a version."""
+        return {"version": BENCH_VERSION, **asdict(self)}
+
+
+class Bench:
+    """Runs single steps of one sequence over an executor. Token ids are random, from a fixed seed.
+
+    Random ids route each step to fresh experts, as a conversation does; a model left to its own greedy answer may fall
+    into a loop that lives in the processor's cache.
+    """
+
+    def __init__(self, executor: Executor, program: Program, context: int) -> None:
+        pages = -(-context // executor.page_tokens)
+        if executor.kv_pages < pages:
+            executor.resize_kv(pages)
+        self._executor = executor
+        self._vocab_size = program.vocab_size
+        self._pages = np.arange(pages, dtype=np.int32)
+        self._random = np.random.default_rng(0)
+
+    def fill(self, start: int, stop: int) -> None:
+        """Put random tokens at the positions `start .. stop` of the context."""
+        for chunk in range(start, stop, _PREFILL_CHUNK):
+            self._step(chunk, min(stop, chunk + _PREFILL_CHUNK), wanted=0)
+
+    def prefill_seconds(self, tokens: int) -> float:
+        """Seconds for one prompt of `tokens`, to the logits after its last token."""
+        ids = self._ids(tokens)
+        started = time.perf_counter()
+        self._step(0, tokens, wanted=1, ids=ids)
+        return time.perf_counter() - started
+
+    def decode_seconds(self, depth: int, tokens: int) -> float:
+        """Seconds for `tokens` steps of one token after `depth` others, the greedy choice included."""
+        ids = self._ids(tokens)
+        started = time.perf_counter()
+        for place in range(tokens):
+            logits = self._step(depth + place, depth + place + 1, wanted=1, ids=ids[place : place + 1])
+            logits.argmax()
+        return time.perf_counter() - started
+
+    def _ids(self, count: int) -> Ints:
+        return self._random.integers(self._vocab_size, size=count, dtype=np.int32)
+
+    def _step(self, start: int, stop: int, wanted: int, ids: Ints | None = None) -> Any:
+        count = stop - start
+        return self._executor.step(
+            Batch(
+                tokens=self._ids(count) if ids is None else ids,
+                positions=np.arange(start, stop, dtype=np.int32),
+                seq_starts=np.array([0, count], np.int32),
+                page_tables=(self._pages,),
+                rows=np.arange(count - wanted, count, dtype=np.int32),
+            )
+        )
+
+
+def run_bench(
+    executor: Executor,
+    program: Program,
+    sizes: StepBytes,
+    read_bandwidth: Callable[[], float],
+    plan: BenchPlan,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> BenchResult:
+    """Measure by `plan`. `read_bandwidth` times one read loop, in GB/s; `progress` hears of rounds done and in all."""
+    bench = Bench(executor, program, plan.context)
+    first_step = bench.prefill_seconds(1)
+    for tokens in plan.prompts:  # first use of a page of weights or memory is not what is measured
+        bench.prefill_seconds(tokens)
+    bench.fill(0, max(plan.depths, default=0))  # prompts overwrite the beginning, which costs later steps nothing
+    reads: list[float] = []
+    prefills: dict[int, list[float]] = {tokens: [] for tokens in plan.prompts}
+    decodes: dict[int, list[float]] = {depth: [] for depth in plan.depths}
+    shares: dict[int, list[float]] = {depth: [] for depth in plan.depths}
+    for done in range(plan.repeat):
+        progress(done, plan.repeat)
+        for tokens, rates in prefills.items():
+            rates.append(tokens / bench.prefill_seconds(tokens))
+        for depth in decodes:
+            before = read_bandwidth()
+            rate = plan.decode_tokens / bench.decode_seconds(depth, plan.decode_tokens)
+            around = (before, read_bandwidth())
+            reads += around
+            decodes[depth].append(rate)
+            moved = sizes.total(depth + plan.decode_tokens // 2) * rate / 1e9
+            shares[depth].append(moved / (sum(around) / 2))
+        if not decodes:
+            reads.append(read_bandwidth())
+    progress(plan.repeat, plan.repeat)
+    return BenchResult(
+        prompts=tuple(PromptResult(tokens, Rate.of(rates)) for tokens, rates in prefills.items()),
+        decodes=tuple(_decode_result(depth, rates, shares[depth], sizes, plan) for depth, rates in decodes.items()),
+        read=Rate.of(reads),
+        first_step_seconds=first_step,
+    )
+
+
+def _decode_result(
+    depth: int, rates: Sequence[float], shares: Sequence[float], sizes: StepBytes, plan: BenchPlan
+) -> DecodeResult:
+    return DecodeResult(
+        depth=depth,
+        rate=Rate.of(rates),
+        dense_bytes=sizes.dense,
+        expert_bytes=sizes.experts,
+        kv_bytes=sizes.kv(depth + plan.decode_tokens // 2),
+        share=Rate.of(shares),
+    )
