@@ -13,9 +13,8 @@ from engine.files.tensors import SourceTensor
 TokenizerWriter = Callable[[Mapping[str, Any], Path], None]
 """Writes the tokenizer that GGUF metadata describe as Hugging Face files into a folder; `engine.text` provides it."""
 
-# what a model folder may hold beside its weights and is worth keeping, in the order of listing
+# what a model folder may hold beside its config and weights and is worth keeping
 COMPANION_FILES = (
-    "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

@@ -1,4 +1,4 @@
-"""Reading what a layout asks for: rows of a matrix and values of a vector, gathered from pieces of checkpoint tensors."""
+"""Reading what a layout asks for: rows of a matrix and values of a vector, from pieces of checkpoint tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.files.source_file import Bytes
 from engine.files.tensors import IndexedTensor, SourceTensor
 from engine.spec.layout import Matrix, Piece, Vector
 
-_VALUE_TYPES = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
+_VALUE_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
 
 
 class Gather:

@@ -28,6 +28,7 @@ class Architecture:
 
     `config` names the metadata behind each config field, `constants` what every model of it has. `stems` are the
     tensors of a layer, `exact` those whose suffix changes too, `stacked` tensors made of several fused ones by rows.
+    `one_row` are vectors of the file that are matrices of one row elsewhere.
     `permuted` says that the rows of q and k were reordered within each head for rotation by neighbours.
     """
 
@@ -38,6 +39,7 @@ class Architecture:
     constants: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     exact: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    one_row: frozenset[str] = frozenset()
     permuted: bool = False
 
 
@@ -122,6 +124,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "shared_expert_intermediate_size": Key("expert_shared_feed_forward_length"),
         },
         stems={**_ATTENTION, **_MOE, **_SHARED_EXPERT},
+        one_row=frozenset({"ffn_gate_inp_shexp"}),
         constants={
             "norm_topk_prob": False,
             "decoder_sparse_step": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,8 @@ def _present_layer(
     elif "{expert}" in template:
         for index in range(tensor.shape[0]):
             yield name.format(expert=index), IndexedTensor(tensor, index)
+    elif stem in architecture.one_row and len(tensor.shape) == 1:
+        yield name, replace(tensor, shape=(1, *tensor.shape))
     elif architecture.permuted and stem in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if stem == "attn_q" else "num_key_value_heads"]
         yield name, _unpermute(tensor, heads, path)

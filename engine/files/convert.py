@@ -1,0 +1,181 @@
+"""Converting a checkpoint into an FTW folder: streamed, resumable, and the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from engine import __version__
+from engine.base.errors import DoesNotFitError, UsageError
+from engine.base.hardware import read_memory
+from engine.files.checkpoint import Checkpoint, TokenizerWriter
+from engine.files.gather import Gather
+from engine.files.manifest import (
+    DENSE_NAME,
+    MANIFEST_NAME,
+    BankInfo,
+    DenseInfo,
+    FileInfo,
+    Manifest,
+    Shard,
+    write_manifest,
+)
+from engine.files.open_checkpoint import open_checkpoint
+from engine.files.packing import Pack
+from engine.files.partial import JOURNAL_NAME, PARTIAL_SUFFIX, Partial
+from engine.files.plan import Plan, make_plan
+from engine.files.stream import Pace, Progress, stream
+from engine.files.untrusted import read_small_file
+from engine.files.upcycle import Upcycle, upcycled
+from engine.spec.families import resolve
+
+CONFIG_NAME = "config.json"
+
+_SMALL_FILES_BYTES = 64 << 20  # room for the manifest, the tokenizer and what the file system adds
+_CACHED_SHARE = 0.25  # an output that is larger than this share of the memory is not left in the page cache
+
+
+def convert(
+    source: Path,
+    dest: Path,
+    *,
+    write_tokenizer: TokenizerWriter,
+    pack: Pack,
+    progress: Progress | None = None,
+    upcycle: Upcycle | None = None,
+    force: bool = False,
+) -> None:
+    """Converts a folder of safetensors or a GGUF file into the FTW folder `dest`.
+
+    Bounded memory whatever the model. Killed at any moment, the same call goes on in mid-file and gives the same bytes;
+    until it has finished everything is in `<dest>.partial`. The source is never written to. `write_tokenizer` turns
+    GGUF metadata into tokenizer files, `upcycle` makes a dense model sparse, `force` replaces an existing `dest` or an
+    unfinished conversion of something else.
+
+    Errors: NotFoundError, UnsupportedError (unknown family, codec or tensor) and CorruptFileError before any output is
+    written; UsageError when `dest` is there or settings would be mixed; BusyError while another process converts;
+    DoesNotFitError when the disk is too small or full.
+    """
+    if dest.exists() and not force:
+        raise UsageError(f"{dest} is there already.", "Name another destination, or replace it with --force.")
+    checkpoint = open_checkpoint(source)
+    try:
+        job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle)
+        _check_space(dest, job.plan)
+        with Partial(dest, _fingerprint(job), discard_other=force) as partial:
+            sources = job.checkpoint.files
+            stream(job.plan, job.gather, sources, partial, progress or _silent, pack, _pace(job.plan))
+            _write_small_files(job, partial.folder, write_tokenizer)
+            manifest = _manifest(job, partial.hashes, partial.folder)
+            (partial.folder / MANIFEST_NAME).write_bytes(write_manifest(manifest))
+            partial.finish(job.plan.sizes, replace=force)
+    finally:
+        checkpoint.close()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Everything that a conversion knows before it writes."""
+
+    checkpoint: Checkpoint
+    spec: Mapping[str, Any]
+    gather: Gather
+    plan: Plan
+    settings: Mapping[str, Any]
+
+
+def _silent(done: int, total: int) -> None:
+    """The progress of a caller that wants none."""
+
+
+def _prepare(checkpoint: Checkpoint, upcycle: Upcycle | None) -> _Job:
+    seen = {name: (tensor.codec, tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    spec, layout = resolve(checkpoint.config, seen)
+    gather = Gather(checkpoint.tensors)
+    settings = {"upcycle": asdict(upcycle)} if upcycle else {}
+    return _Job(checkpoint, spec.to_json(), gather, make_plan(layout, gather), settings)
+
+
+def _fingerprint(job: _Job) -> dict[str, Any]:
+    """What must be the same for a conversion to go on where it stopped."""
+    return {
+        "tool": __version__,
+        "source": [[file.path.name, file.size, file.modified_ns] for file in job.checkpoint.files],
+        "settings": job.settings,
+        "spec": xxhash.xxh3_128_hexdigest(json.dumps(job.spec, sort_keys=True).encode()),
+    }
+
+
+def _pace(plan: Plan) -> Pace:
+    total, _ = read_memory()
+    return Pace(drop_cache=plan.total_bytes > total * _CACHED_SHARE)
+
+
+def _check_space(dest: Path, plan: Plan) -> None:
+    """Raises DoesNotFitError when the disk lacks room for what is still to be written."""
+    partial = dest.with_name(dest.name + PARTIAL_SUFFIX)
+    there = sum(path.stat().st_blocks * 512 for path in partial.iterdir()) if partial.is_dir() else 0
+    existing = next(path for path in dest.absolute().parents if path.exists())
+    free = shutil.disk_usage(existing).free
+    needed = max(0, plan.total_bytes + _SMALL_FILES_BYTES - there)
+    if needed > free:
+        raise DoesNotFitError(
+            f"{dest} needs {needed / 1e9:.2f} GB of disk and {free / 1e9:.2f} GB are free: "
+            f"{(needed - free) / 1e9:.2f} GB too little.",
+            "Free some space, or name a destination on another disk.",
+        )
+
+
+def _write_small_files(job: _Job, folder: Path, write_tokenizer: TokenizerWriter) -> None:
+    """The config, the tokenizer, and what else of the source is worth keeping."""
+    checkpoint = job.checkpoint
+    (folder / CONFIG_NAME).write_text(json.dumps(checkpoint.config, indent=2, sort_keys=True) + "\n")
+    for companion in checkpoint.companions:
+        (folder / companion.name).write_bytes(read_small_file(companion))
+    if checkpoint.metadata is not None:
+        write_tokenizer(checkpoint.metadata, folder)
+
+
+def _manifest(job: _Job, hashes: list[str], folder: Path) -> Manifest:
+    plan = job.plan
+    remaining = iter(hashes)
+    dense = {name: DenseInfo(shape, next(remaining)) for name, shape in plan.dense.items()}
+    return Manifest(
+        spec=job.spec,
+        dense=dense,
+        dense_bytes=plan.sizes[DENSE_NAME],
+        banks=tuple(_banks(plan, remaining)),
+        files=_small_files(plan, folder),
+        provenance={
+            "tool": f"freetoken {__version__}",
+            "source": job.checkpoint.name,
+            "source_files": [{"file": file.path.name, "bytes": file.size} for file in job.checkpoint.files],
+            "settings": job.settings,
+        },
+    )
+
+
+def _banks(plan: Plan, hashes: Iterator[str]) -> Iterator[BankInfo]:
+    for bank in plan.banks:
+        shards = tuple(
+            Shard(file, count * bank.record_bytes, tuple(islice(hashes, count))) for file, count in bank.shards
+        )
+        yield BankInfo(bank.fields, bank.record_bytes, bank.experts_per_layer, bank.layers, shards)
+
+
+def _small_files(plan: Plan, folder: Path) -> dict[str, FileInfo]:
+    """Every file of the folder that is not planned: what was just written beside the weights."""
+    others = {MANIFEST_NAME, JOURNAL_NAME, *plan.sizes}
+    files = {}
+    for path in sorted(folder.iterdir()):
+        if path.name not in others:
+            data = read_small_file(path)
+            files[path.name] = FileInfo(len(data), xxhash.xxh3_128_hexdigest(data))
+    return files

@@ -1,0 +1,178 @@
+"""A conversion in progress: a folder `<dest>.partial` with the files so far and a journal of what is safely in them.
+
+The journal's first line says what is being converted into what; every further line is the hash of the next item. A line
+is written only after its item has reached the disk, so whatever the journal says survives a kill and a power cut.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from engine.base.errors import BusyError, DoesNotFitError, FreetokenError, UsageError
+from engine.files.source_file import Bytes
+
+JOURNAL_NAME = "journal"
+PARTIAL_SUFFIX = ".partial"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Partial:
+    """The unfinished folder of one destination, locked against a second conversion.
+
+    As a context it translates a full disk into DoesNotFitError. `hashes` are those of the items already done.
+    """
+
+    def __init__(self, dest: Path, fingerprint: Mapping[str, Any], discard_other: bool) -> None:
+        """Takes the lock, and up an earlier conversion of the same source with the same settings.
+
+        `discard_other` throws another conversion away. Errors: BusyError when another process is at it, UsageError
+        when the folder holds another conversion that is to be kept.
+        """
+        self.dest = dest
+        self.folder = dest.with_name(dest.name + PARTIAL_SUFFIX)
+        self._lock = _locked_folder(self.folder)
+        self._files: dict[str, int] = {}
+        self._dirty: set[str] = set()
+        try:
+            self.hashes = self._open_journal(fingerprint, discard_other)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _open_journal(self, fingerprint: Mapping[str, Any], discard_other: bool) -> list[str]:
+        path = self.folder / JOURNAL_NAME
+        head = json.dumps(fingerprint, sort_keys=True)
+        lines = path.read_text().split("\n") if path.exists() else []
+        complete = lines[:-1]  # the last one has no end, or is empty
+        if complete and complete[0] != head:
+            if not discard_other:
+                raise UsageError(
+                    f"{self.folder} holds an unfinished conversion of another source or with other settings.",
+                    f"Finish that one, remove it with: rm -r {self.folder}, or start again with --force.",
+                )
+            complete = []
+        if not complete:
+            _empty(self.folder)
+        self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.ftruncate(self._journal, sum(len(line.encode()) + 1 for line in complete))
+        os.lseek(self._journal, 0, os.SEEK_END)
+        if not complete:
+            _write_all(self._journal, f"{head}\n".encode())
+        return complete[1:]
+
+    def write(self, file: str, offset: int, data: Bytes) -> None:
+        """Writes `data` at byte `offset` of a file of the folder."""
+        if file not in self._files:
+            self._files[file] = os.open(self.folder / file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._dirty.add(file)
+        _write_all(self._files[file], data.data, offset)
+
+    def record(self, hashes: list[str], drop_cache: bool) -> None:
+        """Makes everything written so far safe on disk, then notes `hashes` as done."""
+        for file in sorted(self._dirty):
+            os.fdatasync(self._files[file])
+            if drop_cache:
+                os.posix_fadvise(self._files[file], 0, 0, os.POSIX_FADV_DONTNEED)
+        self._dirty.clear()
+        _write_all(self._journal, "".join(f"{line}\n" for line in hashes).encode())
+        os.fsync(self._journal)
+        self.hashes += hashes
+
+    def start_writeback(self, file: str, start: int, stop: int) -> None:
+        """Asks the kernel to begin writing a range out, and to forget what is on disk already."""
+        os.posix_fadvise(self._files[file], start, stop - start, os.POSIX_FADV_DONTNEED)
+
+    def read(self, file: str, start: int, stop: int) -> bytes:
+        """What an earlier run wrote; shorter where the file ends before `stop`."""
+        path = self.folder / file
+        if not path.exists():
+            return b""
+        with path.open("rb") as opened:
+            opened.seek(start)
+            return opened.read(stop - start)
+
+    def finish(self, sizes: Mapping[str, int], replace: bool) -> None:
+        """Checks the size of every file, then gives the folder its final name in one step.
+
+        `replace` allows a model of that name to be there already; it is removed after the new one is in place.
+        """
+        for file, size in sizes.items():
+            actual = (self.folder / file).stat().st_size
+            if actual != size:
+                raise FreetokenError(f"{self.folder / file} has {actual} bytes instead of {size}.", "Convert again.")
+        (self.folder / JOURNAL_NAME).unlink()
+        for path in self.folder.iterdir():
+            _sync(path)
+        _sync(self.folder)
+        old = self.dest.with_name(self.dest.name + ".replaced" + PARTIAL_SUFFIX)
+        if replace and self.dest.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            self.dest.rename(old)
+        self.folder.rename(self.dest)
+        _sync(self.dest.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for descriptor in (*self._files.values(), self._journal, self._lock):
+            os.close(descriptor)
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            raise DoesNotFitError(
+                f"The disk that holds {self.folder} is full.",
+                "What was written is kept: free some space and convert again to go on from there.",
+            ) from error
+
+
+def _locked_folder(folder: Path) -> int:
+    """A descriptor of `folder`, made if absent, that holds its lock until it is closed."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise BusyError(f"Another process is converting into {folder}.", "Wait for it, or stop it.") from None
+        # its last owner may have renamed it between our opening and our locking
+        try:
+            if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _write_all(descriptor: int, data: bytes | memoryview, offset: int | None = None) -> None:
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        rest = view[done:]
+        done += os.write(descriptor, rest) if offset is None else os.pwrite(descriptor, rest, offset + done)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,202 @@
+"""What a conversion will write, byte for byte, before it writes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.base.errors import UnsupportedError
+from engine.files.codecs import align
+from engine.files.gather import Gather
+from engine.files.manifest import (
+    DENSE_ALIGNMENT,
+    DENSE_NAME,
+    GATE_UP,
+    MAX_SHARD_BYTES,
+    Field,
+    Shape,
+    record_size,
+)
+from engine.files.safetensors_header import build_header
+from engine.spec.layout import ExpertRecord, Layout, Matrix, Vector
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of an item: a vector, a matrix, or matrices whose tiles take turns. `stored_bytes` on disk."""
+
+    shape: Shape
+    sources: tuple[Matrix, ...] | Vector
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """A run of `size` bytes of one output file that is written and hashed as one: a dense tensor or a record.
+
+    The parts lie end to end; zeros fill the item up.
+    """
+
+    name: str
+    file: str
+    offset: int
+    size: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class BankPlan:
+    """A bank without its hashes: `shards` are file names with the number of records in each."""
+
+    fields: tuple[Field, ...]
+    record_bytes: int
+    experts_per_layer: int
+    layers: tuple[int, ...]
+    shards: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All output files of a conversion but the small ones.
+
+    `items` are in the order of writing; those of dense tensors, in the order of `dense`, come first, then the records
+    of each bank. `sizes` are the bytes of each file.
+    """
+
+    dense: Mapping[str, Shape]
+    dense_header: bytes
+    banks: tuple[BankPlan, ...]
+    items: tuple[Item, ...]
+    sizes: Mapping[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+
+def make_plan(layout: Layout, gather: Gather, max_shard_bytes: int = MAX_SHARD_BYTES) -> Plan:
+    """Turns a layout into output files.
+
+    Every piece is checked against the checkpoint, so that nothing but reading can fail later.
+    Errors: those of `Gather`, and UnsupportedError for a layer whose experts differ in codec or shape.
+    """
+    dense_parts = {matrix.name: _matrix_part((matrix,), gather) for matrix in layout.matrices}
+    dense_parts |= {vector.name: _vector_part(vector, gather) for vector in layout.vectors}
+    header = build_header(
+        [(name, *_safetensors_type(part)) for name, part in dense_parts.items()], alignment=DENSE_ALIGNMENT
+    )
+    items = _lay_out_dense(dense_parts, len(header))
+    sizes = {DENSE_NAME: items[-1].offset + items[-1].size if items else len(header)}
+    banks: list[BankPlan] = []
+    for records in _group_by_layout(layout.experts, gather):
+        bank, bank_items = _lay_out_bank(len(banks), records, max_shard_bytes)
+        banks.append(bank)
+        items += bank_items
+        sizes |= {file: count * bank.record_bytes for file, count in bank.shards}
+    shapes = {name: part.shape for name, part in dense_parts.items()}
+    return Plan(shapes, header, tuple(banks), tuple(items), sizes)
+
+
+def _matrix_part(matrices: tuple[Matrix, ...], gather: Gather) -> Part:
+    first = matrices[0]
+    shape = Shape(gather.codec(first), first.rows, first.cols)
+    return Part(shape, matrices, shape.stored_bytes(len(matrices)))
+
+
+def _vector_part(vector: Vector, gather: Gather) -> Part:
+    gather.check_vector(vector)
+    shape = Shape("f32", 1, vector.length, vector=True)
+    return Part(shape, vector, shape.stored_bytes())
+
+
+def _safetensors_type(part: Part) -> tuple[str, tuple[int, ...]]:
+    return ("F32", (part.stored_bytes // 4,)) if part.shape.vector else ("U8", (part.stored_bytes,))
+
+
+def _lay_out_dense(parts: Mapping[str, Part], start: int) -> list[Item]:
+    items = []
+    for name, part in parts.items():
+        items.append(Item(name, DENSE_NAME, start, part.stored_bytes, (part,)))
+        start += part.stored_bytes
+    return items
+
+
+# --- banks -----------------------------------------------------------------------------------------------------------
+
+_Record = tuple[ExpertRecord, tuple[Part, ...]]
+_RecordLayout = tuple[Field, ...]
+
+
+def _record_parts(record: ExpertRecord, gather: Gather) -> tuple[tuple[str, Part], ...]:
+    """The tensors of a record by field name; gate and up become one where they share codec and shape."""
+    matrices = {matrix.name: matrix for matrix in record.matrices}
+    parts: list[tuple[str, Part]] = []
+    gate, up = matrices.get("gate"), matrices.get("up")
+    if gate and up and (gate.rows, gate.cols, gather.codec(gate)) == (up.rows, up.cols, gather.codec(up)):
+        parts.append((GATE_UP, _matrix_part((gate, up), gather)))
+        del matrices["gate"], matrices["up"]
+    parts += [(name, _matrix_part((matrix,), gather)) for name, matrix in matrices.items()]
+    parts += [(vector.name, _vector_part(vector, gather)) for vector in record.vectors]
+    return tuple(parts)
+
+
+def _fields(parts: tuple[tuple[str, Part], ...]) -> _RecordLayout:
+    fields = []
+    offset = 0
+    for name, part in parts:
+        fields.append(Field(name, part.shape, offset))
+        offset += part.stored_bytes
+    return tuple(fields)
+
+
+def _group_by_layout(
+    experts: tuple[ExpertRecord, ...], gather: Gather
+) -> list[tuple[_RecordLayout, dict[int, list[_Record]]]]:
+    """The records of each bank, by layer; banks in the order of their first layer."""
+    layouts: dict[int, _RecordLayout] = {}
+    banks: dict[_RecordLayout, dict[int, list[_Record]]] = {}
+    for record in sorted(experts, key=lambda record: (record.layer, record.expert)):
+        parts = _record_parts(record, gather)
+        fields = _fields(parts)
+        if layouts.setdefault(record.layer, fields) != fields:
+            raise UnsupportedError(
+                f"Expert {record.expert} of MoE layer {record.layer} differs in codec or shape from the one before it."
+            )
+        layers = banks.setdefault(fields, {})
+        layers.setdefault(record.layer, []).append((record, tuple(part for _, part in parts)))
+    return _split_by_count(banks)
+
+
+def _split_by_count(
+    banks: Mapping[_RecordLayout, dict[int, list[_Record]]],
+) -> list[tuple[_RecordLayout, dict[int, list[_Record]]]]:
+    """A bank has one number of experts a layer; layers with another number go to a bank of their own."""
+    split: dict[tuple[_RecordLayout, int], dict[int, list[_Record]]] = {}
+    for fields, layers in banks.items():
+        for layer, records in layers.items():
+            split.setdefault((fields, len(records)), {})[layer] = records
+    return [(fields, layers) for (fields, _), layers in split.items()]
+
+
+def _lay_out_bank(
+    number: int, records: tuple[_RecordLayout, dict[int, list[_Record]]], max_shard_bytes: int
+) -> tuple[BankPlan, list[Item]]:
+    fields, layers = records
+    record_bytes = record_size(fields)
+    per_shard = max(1, max_shard_bytes // record_bytes)
+    everything = [record for layer in layers.values() for record in layer]
+    items = []
+    for index, (record, parts) in enumerate(everything):
+        shard, place = divmod(index, per_shard)
+        name = f"expert {record.expert} of MoE layer {record.layer}"
+        items.append(Item(name, _shard_name(number, shard), place * record_bytes, record_bytes, parts))
+    shards = [
+        (_shard_name(number, shard), min(per_shard, len(everything) - shard * per_shard))
+        for shard in range(align(len(everything), per_shard) // per_shard)
+    ]
+    experts_per_layer = len(next(iter(layers.values())))
+    return BankPlan(fields, record_bytes, experts_per_layer, tuple(layers), tuple(shards)), items
+
+
+def _shard_name(bank: int, shard: int) -> str:
+    return f"experts-{bank}-{shard}.bank"

@@ -1,0 +1,119 @@
+"""The long part of a conversion: packed bytes into files, hashed, and noted in the journal as they reach the disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from engine.base.errors import CorruptFileError
+from engine.files.gather import Gather
+from engine.files.manifest import DENSE_NAME
+from engine.files.packing import Pack, item_bytes
+from engine.files.partial import Partial
+from engine.files.plan import Item, Plan
+from engine.files.source_file import SourceFile
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes there will be, about once a megabyte."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much work a kill may cost, and how the page cache is treated.
+
+    The journal is brought up to date after `save_bytes` or `save_seconds`. With `drop_cache` the pages that were read
+    and written are given back every `flush_bytes`, which also makes the disk begin to write them.
+    """
+
+    save_bytes: int = 256 << 20
+    save_seconds: float = 2.0
+    flush_bytes: int = 16 << 20
+    drop_cache: bool = False
+
+
+def stream(
+    plan: Plan,
+    gather: Gather,
+    sources: tuple[SourceFile, ...],
+    partial: Partial,
+    progress: Progress,
+    pack: Pack,
+    pace: Pace,
+) -> None:
+    """Writes every item that the journal of `partial` does not have yet.
+
+    Errors: CorruptFileError for a source that cannot be read or holds impossible values, OSError from writing.
+    """
+    _check_resumed(plan, partial)
+    first = len(partial.hashes)
+    partial.write(DENSE_NAME, 0, np.frombuffer(plan.dense_header, np.uint8))
+    done = len(plan.dense_header) + sum(item.size for item in plan.items[:first])
+    saver = _Saver(partial, sources, pace)
+    for item in plan.items[first:]:
+        hasher = xxhash.xxh3_128()
+        offset = item.offset
+        for chunk in item_bytes(item, gather, pack):
+            hasher.update(chunk.data)
+            partial.write(item.file, offset, chunk)
+            offset += len(chunk)
+            saver.wrote(item.file, offset, len(chunk))
+            progress(done + offset - item.offset, plan.total_bytes)
+        if offset != item.offset + item.size:
+            raise AssertionError(f"{item.name} took {offset - item.offset} bytes instead of {item.size}")
+        done += item.size
+        saver.finished(hasher.hexdigest())
+    saver.save()
+
+
+class _Saver:
+    """Decides when to flush and when to bring the journal up to date."""
+
+    def __init__(self, partial: Partial, sources: tuple[SourceFile, ...], pace: Pace) -> None:
+        self._partial = partial
+        self._sources = sources
+        self._pace = pace
+        self._hashes: list[str] = []
+        self._unsaved = 0
+        self._unflushed = 0
+        self._saved_at = time.monotonic()
+
+    def wrote(self, file: str, stop: int, count: int) -> None:
+        self._unsaved += count
+        self._unflushed += count
+        if self._pace.drop_cache and self._unflushed >= self._pace.flush_bytes:
+            self._partial.start_writeback(file, stop - self._unflushed, stop)
+            self._unflushed = 0
+
+    def finished(self, digest: str) -> None:
+        self._hashes.append(digest)
+        if self._unsaved >= self._pace.save_bytes or time.monotonic() - self._saved_at >= self._pace.save_seconds:
+            self.save()
+
+    def save(self) -> None:
+        self._partial.record(self._hashes, self._pace.drop_cache)
+        if self._pace.drop_cache:
+            for source in self._sources:
+                source.drop_behind()
+        self._hashes = []
+        self._unsaved = 0
+        self._saved_at = time.monotonic()
+
+
+def _check_resumed(plan: Plan, partial: Partial) -> None:
+    """Looks at what an earlier run left: the last finished item of every file must have the journal's hash."""
+    last: dict[str, tuple[Item, str]] = {}
+    for item, digest in zip(plan.items, partial.hashes, strict=False):
+        last[item.file] = (item, digest)
+    whole = len(partial.hashes) <= len(plan.items)
+    for item, digest in last.values():
+        data = partial.read(item.file, item.offset, item.offset + item.size)
+        whole = whole and xxhash.xxh3_128_hexdigest(data) == digest
+    if not whole:
+        raise CorruptFileError(
+            f"The files in {partial.folder} are not what its journal says.",
+            f"Remove it with: rm -r {partial.folder}, and convert again.",
+        )
