@@ -1,12 +1,11 @@
 #include "core/pack.h"
 
-#include <array>
 #include <cstring>
 
 namespace freetoken {
 namespace {
 
-using Rows = std::array<const uint8_t*, kTileRows>;  // the rows of one tile; null for a row beyond the matrix
+using Rows = const uint8_t* [kTileRows];  // the rows of one tile; null for a row beyond the matrix
 
 template <class T>
 T load(const uint8_t* p) {
@@ -182,7 +181,7 @@ std::optional<BadScale> pack_rows(Codec codec, const uint8_t* raw, int64_t rows,
     for (int64_t first = 0; first < rows; first += kTileRows, tiles += tile_stride) {
         Rows tile_rows;
         for (int r = 0; r < kTileRows; ++r)
-            tile_rows[static_cast<size_t>(r)] = first + r < rows ? raw + (first + r) * row_bytes : nullptr;
+            tile_rows[r] = first + r < rows ? raw + (first + r) * row_bytes : nullptr;
         if (auto bad = pack_tile(codec, tile_rows, cols, tiles)) {
             bad->row += first;
             return bad;

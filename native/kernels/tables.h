@@ -6,5 +6,9 @@
 namespace freetoken {
 
 extern const Kernels kScalarKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
 
 }  // namespace freetoken

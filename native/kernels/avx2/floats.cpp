@@ -1,0 +1,95 @@
+// Float codecs by AVX2. Column k of a tile is two vectors of eight rows; accumulator k mod 4 takes it.
+#include "kernels/avx2/avx2.h"
+#include "kernels/avx2/simd.h"
+#include "kernels/driver.h"
+
+namespace freetoken::avx2 {
+namespace {
+
+template <Codec C>
+__m256 load_half_column(const uint8_t* p) {
+    if constexpr (C == Codec::f32) {
+        return _mm256_castsi256_ps(load256(p));
+    } else if constexpr (C == Codec::f16) {
+        return _mm256_cvtph_ps(load128(p));
+    } else {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16));
+    }
+}
+
+template <Codec C>
+struct FloatKernel {
+    static constexpr int kGroup = 6;
+    static constexpr int kColumnBytes = codec_info(C).code_bytes * kTileRows;
+
+    // Sixteen registers do not hold four accumulators of several tokens, so each pass over the tile serves `Width`
+    // of the four: all for one token, which reads the tile as one stream, one at a time for a group.
+    template <int T, int Width, bool Prefetch>
+    [[gnu::always_inline]] static inline void accumulate(const TileJob& job, int first, __m256 (&sums)[T][kFloatColumns][2]) {
+        __m256 acc[T][Width][2];
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t)
+#pragma GCC unroll 4
+            for (int s = 0; s < Width; ++s) acc[t][s][0] = acc[t][s][1] = _mm256_setzero_ps();
+        const int cols = static_cast<int>(padded_cols(C, job.cols));
+        const uint8_t* p = job.tile + first * kColumnBytes;
+        for (int k = first; k < cols; k += kFloatColumns, p += kFloatColumns * kColumnBytes) {
+            if constexpr (Prefetch) __builtin_prefetch(p + job.tile_bytes);
+#pragma GCC unroll 4
+            for (int s = 0; s < Width; ++s) {
+                const __m256 upper = load_half_column<C>(p + s * kColumnBytes);
+                const __m256 lower = load_half_column<C>(p + s * kColumnBytes + kColumnBytes / 2);
+#pragma GCC unroll 8
+                for (int t = 0; t < T; ++t) {
+                    const __m256 x = broadcast_float(job.x[t] + static_cast<size_t>(k + s) * sizeof(float));
+                    acc[t][s][0] = _mm256_fmadd_ps(upper, x, acc[t][s][0]);
+                    acc[t][s][1] = _mm256_fmadd_ps(lower, x, acc[t][s][1]);
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t)
+#pragma GCC unroll 4
+            for (int s = 0; s < Width; ++s) {
+                sums[t][first + s][0] = acc[t][s][0];
+                sums[t][first + s][1] = acc[t][s][1];
+            }
+    }
+
+    template <int T, bool Prefetch>
+    static void run_tile(const TileJob& job) {
+        constexpr int kWidth = T == 1 ? kFloatColumns : 1;
+        __m256 sums[T][kFloatColumns][2];
+        for (int first = 0; first < kFloatColumns; first += kWidth) accumulate<T, kWidth, Prefetch>(job, first, sums);
+        for (int t = 0; t < T; ++t) {
+            const auto result = [&](int half) {
+                return canonical(_mm256_add_ps(_mm256_add_ps(sums[t][0][half], sums[t][1][half]),
+                                               _mm256_add_ps(sums[t][2][half], sums[t][3][half])));
+            };
+            store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, result(0), result(1));
+        }
+    }
+
+    template <int T>
+    static void run(const TileJob& job) {
+        if (T > 1 && job.prefetch_next) return run_tile<T, true>(job);
+        run_tile<T, false>(job);
+    }
+};
+
+}  // namespace
+
+void float_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
+                size_t ldy) {
+    switch (m.codec) {
+        case Codec::f32: return Driver<FloatKernel<Codec::f32>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::f16: return Driver<FloatKernel<Codec::f16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::bf16: return Driver<FloatKernel<Codec::bf16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q8_0:
+        case Codec::q4_0:
+        case Codec::q4_1:
+        case Codec::mxfp4: break;
+    }
+}
+
+}  // namespace freetoken::avx2

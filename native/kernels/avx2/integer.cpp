@@ -1,0 +1,208 @@
+// Integer codecs by AVX2. A lane owns a row; a tile is two halves of eight lanes.
+#include "kernels/avx2/avx2.h"
+#include "kernels/avx2/simd.h"
+#include "kernels/driver.h"
+
+namespace freetoken::avx2 {
+namespace {
+
+__m256 half_scales(const uint8_t* p) { return _mm256_cvtph_ps(load128(p)); }
+
+// Four-bit codes by vpmaddubsw: unsigned codes times signed bytes of q, high and low apart, pairs added to 16 bits.
+// `kLinesPerSum` lines can be added up before 16 bits overflow: a line adds at most 4 * largest code * 128.
+template <class Format, int T>
+[[gnu::always_inline]] inline void sum_nibbles(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T]) {
+    static_assert(Format::kLinesPerSum * 4 * Format::kLargestCode * 128 < 32768);
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) sum[t] = Format::correction(x[t]->block);
+#pragma GCC unroll 2
+    for (int begin = 0; begin < 4; begin += Format::kLinesPerSum) {
+        __m256i high[T], low[T];
+#pragma GCC unroll 4
+        for (int line = begin; line < begin + Format::kLinesPerSum; ++line) {
+            const __m256i packed = load256(codes + 64 * line);
+#pragma GCC unroll 2
+            for (int part = 0; part < 2; ++part) {
+                const __m256i nibbles =
+                    _mm256_and_si256(part == 0 ? packed : _mm256_srli_epi16(packed, 4), _mm256_set1_epi8(15));
+                const __m256i c = Format::codes(nibbles);
+                const int k = 8 * line + 4 * part;
+                const bool first = line == begin && part == 0;
+#pragma GCC unroll 4
+                for (int t = 0; t < T; ++t) {
+                    const __m256i h = _mm256_maddubs_epi16(c, broadcast32(x[t]->block.hi + k));
+                    const __m256i l = _mm256_maddubs_epi16(c, broadcast32(x[t]->block.lo + k));
+                    high[t] = first ? h : _mm256_add_epi16(high[t], h);
+                    low[t] = first ? l : _mm256_add_epi16(low[t], l);
+                }
+            }
+        }
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+            const __m256i h = _mm256_madd_epi16(high[t], _mm256_set1_epi16(256));
+            const __m256i l = _mm256_madd_epi16(low[t], _mm256_set1_epi16(1));
+            sum[t] = _mm256_add_epi32(sum[t], _mm256_add_epi32(h, l));
+        }
+    }
+}
+
+struct Q40 {
+    static constexpr Codec kCodec = Codec::q4_0;
+    static constexpr int kLargestCode = 15;
+    static constexpr int kLinesPerSum = 4;
+    static constexpr int kScaleBytes = 2;
+    static __m256i codes(__m256i nibbles) { return nibbles; }
+    static __m256i correction(const QuantBlock& x) { return broadcast32(&x.minus_8_sums); }
+    static __m256 scale(const uint8_t* p) { return half_scales(p); }
+    template <int T>
+    static void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T]) {
+        sum_nibbles<Q40>(codes, x, sum);
+    }
+};
+
+struct Q41 {
+    static constexpr Codec kCodec = Codec::q4_1;
+    static constexpr int kLargestCode = 15;
+    static constexpr int kLinesPerSum = 4;
+    static constexpr int kScaleBytes = 4;
+    static __m256i codes(__m256i nibbles) { return nibbles; }
+    static __m256i correction(const QuantBlock&) { return _mm256_setzero_si256(); }
+    // The 16-bit word of each dword that `shift` brings down, as f32.
+    static __m256 words(const uint8_t* p, int shift) {
+        const __m256i low = _mm256_and_si256(_mm256_srli_epi32(load256(p), shift), _mm256_set1_epi32(0xFFFF));
+        const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x08);
+        return _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
+    }
+    static __m256 scale(const uint8_t* p) { return words(p, 0); }
+    static __m256 minimum(const uint8_t* p) { return words(p, 16); }
+    template <int T>
+    static void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T]) {
+        sum_nibbles<Q41>(codes, x, sum);
+    }
+};
+
+struct Mxfp4 {
+    static constexpr Codec kCodec = Codec::mxfp4;
+    static constexpr int kLargestCode = 24;
+    static constexpr int kLinesPerSum = 2;
+    static constexpr int kScaleBytes = 1;
+    static __m256i codes(__m256i nibbles) {
+        const __m256i table = _mm256_broadcastsi128_si256(
+            _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+        return _mm256_shuffle_epi8(table, nibbles);
+    }
+    static __m256i correction(const QuantBlock& x) { return broadcast32(&x.minus_12_sums); }
+    static __m256 scale(const uint8_t* p) {
+        const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+        return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
+    }
+    template <int T>
+    static void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T]) {
+        sum_nibbles<Mxfp4>(codes, x, sum);
+    }
+};
+
+struct Q80 {
+    static constexpr Codec kCodec = Codec::q8_0;
+    static constexpr int kScaleBytes = 2;
+    static __m256 scale(const uint8_t* p) { return half_scales(p); }
+    template <int T>
+    [[gnu::always_inline]] static inline void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T]) {
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) sum[t] = _mm256_slli_epi32(broadcast32(&x[t]->block.minus_8_sums), 4);
+#pragma GCC unroll 8
+        for (int line = 0; line < 8; ++line) {
+            const __m256i packed = load256(codes + 64 * line);
+            const __m256i even = _mm256_and_si256(packed, _mm256_set1_epi16(0xFF));
+            const __m256i odd = _mm256_srli_epi16(packed, 8);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t) {
+                const int16_t* pairs = x[t]->pairs + 4 * line;
+                sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(even, broadcast32(pairs)));
+                sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(odd, broadcast32(pairs + 2)));
+            }
+        }
+    }
+};
+
+template <class Format>
+struct IntegerKernel {
+    static constexpr int kGroup = 4;
+    static constexpr CodecInfo kInfo = codec_info(Format::kCodec);
+
+    template <int T>
+    [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes, const PairedBlock* const (&x)[T],
+                                      __m256 (&acc)[T][2]) {
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            __m256i sum[T];
+            Format::sums(codes + 32 * half, x, sum);
+            const uint8_t* half_scale = scales + 8 * half * Format::kScaleBytes;
+            const __m256 scale = Format::scale(half_scale);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t) {
+                const __m256 token_scale = broadcast_float(&x[t]->block.scale);
+                acc[t][half] = _mm256_fmadd_ps(_mm256_mul_ps(scale, token_scale), _mm256_cvtepi32_ps(sum[t]), acc[t][half]);
+                if constexpr (Format::kCodec == Codec::q4_1)
+                    acc[t][half] = _mm256_fmadd_ps(_mm256_mul_ps(Format::minimum(half_scale), token_scale),
+                                                   broadcast_float(&x[t]->block.sum), acc[t][half]);
+            }
+        }
+    }
+
+    template <int T, bool Prefetch>
+    static void run_tile(const TileJob& job) {
+        __m256 acc[T][2] = {}, first[T][2] = {}, second[T][2] = {};
+        walk_blocks<Format::kCodec, Prefetch>(
+            job,
+            [&](const uint8_t* scales, const uint8_t* codes, int b) {
+                const PairedBlock* x[T];
+#pragma GCC unroll 4
+                for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const PairedBlock*>(job.x[t]) + b;
+                multiply_block<T>(scales, codes, x, acc);
+            },
+            [&](int segment) {
+#pragma GCC unroll 4
+                for (int t = 0; t < T; ++t)
+#pragma GCC unroll 2
+                    for (int half = 0; half < 2; ++half) {
+                        const __m256 sum = acc[t][half];
+                        if (segment == 0) first[t][half] = sum;
+                        if (segment == 1) first[t][half] = _mm256_add_ps(first[t][half], sum);
+                        if (segment == 2) second[t][half] = sum;
+                        if (segment == 3) second[t][half] = _mm256_add_ps(second[t][half], sum);
+                        acc[t][half] = _mm256_setzero_ps();
+                    }
+            });
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+            const auto result = [&](int half) {
+                return canonical(_mm256_mul_ps(_mm256_add_ps(first[t][half], second[t][half]), _mm256_set1_ps(kInfo.post)));
+            };
+            store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, result(0), result(1));
+        }
+    }
+
+    template <int T>
+    static void run(const TileJob& job) {
+        if (T > 1 && job.prefetch_next) return run_tile<T, true>(job);
+        run_tile<T, false>(job);
+    }
+};
+
+}  // namespace
+
+void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
+                  size_t ldy) {
+    switch (m.codec) {
+        case Codec::q8_0: return Driver<IntegerKernel<Q80>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q4_0: return Driver<IntegerKernel<Q40>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q4_1: return Driver<IntegerKernel<Q41>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::mxfp4: return Driver<IntegerKernel<Mxfp4>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::f32:
+        case Codec::f16:
+        case Codec::bf16: break;
+    }
+}
+
+}  // namespace freetoken::avx2

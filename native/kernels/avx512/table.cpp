@@ -1,0 +1,117 @@
+// AVX-512 (F, BW, VL, DQ, VBMI, VNNI): packing of activations, gated units, the bandwidth yardstick, and the table.
+#include <cstring>
+
+#include "kernels/activations.h"
+#include "kernels/avx512/avx512.h"
+#include "kernels/avx512/simd.h"
+#include "kernels/tables.h"
+
+namespace freetoken::avx512 {
+namespace {
+
+size_t activation_bytes(ActivationForm form, int cols) {
+    const size_t n = static_cast<size_t>(cols);
+    if (form == ActivationForm::q16) return round_up_64((n + kBlock - 1) / kBlock * sizeof(QuantBlock));
+    return round_up_64((n + kFloatColumns - 1) / kFloatColumns * kFloatColumns * sizeof(float));
+}
+
+void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+    // As integers, magnitudes order finite < Inf < NaN.
+    const uint32_t largest_bits = _mm512_reduce_max_epu32(
+        _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(first), magnitude),
+                         _mm512_and_si512(_mm512_castps_si512(second), magnitude)));
+    const float largest = float_of(largest_bits);
+    const bool finite = largest_bits < 0x7F800000u;
+    if (!finite || largest < kTinyBlock) {
+        std::memset(out, 0, sizeof *out);
+        if (!finite) out->scale = float_of(kCanonicalNan);
+        return;
+    }
+    out->scale = largest / static_cast<float>(kQuantMax);
+    const __m512 inverse = _mm512_set1_ps(static_cast<float>(kQuantMax) / largest);
+    const __m512i q0 = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse));
+    const __m512i q1 = _mm512_cvtps_epi32(_mm512_mul_ps(second, inverse));
+    const int sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+    out->sum = static_cast<float>(sum);
+    out->minus_8_sums = -8 * sum;
+    out->minus_12_sums = -12 * sum;
+    // q = 256 hi + lo with lo signed: hi is (q + 128) >> 8, lo the low byte.
+    const __m512i half = _mm512_set1_epi32(128);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->hi), _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q0, half), 8)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->hi + 16), _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q1, half), 8)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lo), _mm512_cvtepi32_epi8(q0));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lo + 16), _mm512_cvtepi32_epi8(q1));
+}
+
+void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* out) {
+    if (form == ActivationForm::f32) {
+        const size_t used = static_cast<size_t>(cols) * sizeof(float);
+        std::memcpy(out, x, used);
+        std::memset(out + used, 0, activation_bytes(form, cols) - used);
+        return;
+    }
+    for (int k = 0; k < cols; k += kBlock, out += sizeof(QuantBlock)) {
+        const int n = cols - k < kBlock ? cols - k : kBlock;
+        const __mmask16 first = lane_mask(n < 16 ? n : 16);
+        const __mmask16 second = lane_mask(n < 16 ? 0 : n - 16);
+        quantise_block(_mm512_maskz_loadu_ps(first, x + k), _mm512_maskz_loadu_ps(second, x + k + 16), reinterpret_cast<QuantBlock*>(out));
+    }
+}
+
+__m512 glu_lanes(const Glu& glu, __m512 gate, __m512 up) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
+    const auto negate = [&](__m512 v) { return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(v), sign)); };
+    if (glu.kind == GluKind::silu)
+        return canonical(_mm512_mul_ps(_mm512_div_ps(gate, _mm512_add_ps(one, exp(negate(gate)))), up));
+    const __m512 limit = _mm512_set1_ps(glu.limit);
+    const __m512 g = _mm512_min_ps(limit, gate);
+    const __m512 u = _mm512_max_ps(negate(limit), _mm512_min_ps(limit, up));
+    const __m512 denominator = _mm512_add_ps(one, exp(negate(_mm512_mul_ps(_mm512_set1_ps(glu.alpha), g))));
+    return canonical(_mm512_mul_ps(_mm512_add_ps(u, one), _mm512_div_ps(g, denominator)));
+}
+
+void glu_rows(const Glu& glu, const float* gate, const float* up, int n, float* h) {
+    for (int i = 0; i < n; i += 16) {
+        const __mmask16 mask = lane_mask(n - i < 16 ? n - i : 16);
+        const __m512 value = glu_lanes(glu, _mm512_maskz_loadu_ps(mask, gate + i), _mm512_maskz_loadu_ps(mask, up + i));
+        _mm512_mask_storeu_ps(h + i, mask, value);
+    }
+}
+
+void glu_tiles(const Glu& glu, const float* gate_up, const float* gate_bias, const float* up_bias, int n, float* h) {
+    for (int i = 0; i < n; i += 16) {
+        const __mmask16 mask = lane_mask(n - i < 16 ? n - i : 16);
+        __m512 gate = _mm512_maskz_loadu_ps(mask, gate_up + 2 * i);
+        __m512 up = _mm512_maskz_loadu_ps(mask, gate_up + 2 * i + 16);
+        if (gate_bias != nullptr) gate = _mm512_add_ps(gate, _mm512_maskz_loadu_ps(mask, gate_bias + i));
+        if (up_bias != nullptr) up = _mm512_add_ps(up, _mm512_maskz_loadu_ps(mask, up_bias + i));
+        _mm512_mask_storeu_ps(h + i, mask, glu_lanes(glu, gate, up));
+    }
+}
+
+uint64_t read(const uint8_t* data, size_t bytes) {
+    __m512i digest[4] = {};
+    for (size_t i = 0; i < bytes; i += 256)
+        for (size_t j = 0; j < 4; ++j) digest[j] = _mm512_xor_si512(digest[j], _mm512_loadu_si512(data + i + 64 * j));
+    alignas(64) uint64_t words[8];
+    _mm512_store_si512(words, _mm512_xor_si512(_mm512_xor_si512(digest[0], digest[1]), _mm512_xor_si512(digest[2], digest[3])));
+    uint64_t all = 0;
+    for (const uint64_t w : words) all ^= w;
+    return all;
+}
+
+void gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y, size_t ldy) {
+    if (is_float(m.codec)) return float_gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+    integer_gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+}
+
+}  // namespace
+}  // namespace freetoken::avx512
+
+namespace freetoken {
+
+const Kernels kAvx512Kernels = {"avx512", avx512::activation_bytes, avx512::pack_activations, avx512::gemm, avx512::glu_rows, avx512::glu_tiles, avx512::read};
+
+}  // namespace freetoken

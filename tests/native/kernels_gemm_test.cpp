@@ -1,0 +1,253 @@
+// Products: every table against the scalar twin bit by bit, the scalar twin against the contract written out here and
+// against double precision, and mutations of the contract that must be noticed.
+#include <numeric>
+
+#include "core/float_mode.h"
+#include "kernels_support.h"
+
+namespace freetoken::test {
+namespace {
+
+constexpr float kUntouched = -12345.5f;
+
+int random_cols(Random& random, Codec codec) {
+    if (is_float(codec)) return random.pick({1, 2, 3, 4, 5, 7, 8, 31, 77, 130, 259});
+    return kBlock * random.pick({1, 2, 3, 4, 5, 6, 7, 9, 18, 33});
+}
+
+std::vector<std::vector<float>> random_rows(Random& random, int tokens, int cols) {
+    std::vector<std::vector<float>> rows;
+    for (int t = 0; t < tokens; ++t)
+        rows.push_back(random_row(random, cols, static_cast<Values>(random.between(0, 9) % kValueKinds)));
+    return rows;
+}
+
+// All rows of y, `ldy` apart, computed in one call or in two.
+std::vector<float> multiply(const Kernels& kernels, const Packed& matrix, const PackedRows& x, const int32_t* index,
+                            int tokens, size_t ldy, int split) {
+    std::vector<float> y(static_cast<size_t>(tokens) * ldy, kUntouched);
+    const PackedMatrix m = matrix.view();
+    const int tiles = static_cast<int>(tile_count(m.rows));
+    kernels.gemm(m, 0, split, x.view(index), tokens, y.data(), ldy);
+    kernels.gemm(m, split, tiles, x.view(index), tokens, y.data(), ldy);
+    return y;
+}
+
+void compare_with_twin(Random& random, Codec codec) {
+    const int rows = random.pick({1, 3, 15, 16, 17, 31, 33, 48, 70});
+    const int cols = random_cols(random, codec);
+    const int tokens = random.between(1, 20);
+    const Scales scales = random.pick({Scales::ordinary, Scales::ordinary, Scales::any, Scales::tiny, Scales::huge, Scales::zero});
+    const Packed matrix(random_matrix(random, codec, rows, cols, scales));
+    const auto x = random_rows(random, tokens, cols);
+    std::vector<int32_t> index(static_cast<size_t>(tokens));
+    for (int32_t& i : index) i = random.between(0, tokens - 1);
+    const int32_t* gather = random.between(0, 1) == 0 ? nullptr : index.data();
+    const size_t ldy = static_cast<size_t>(rows + random.between(0, 9));
+    const int split = random.between(0, static_cast<int>(tile_count(rows)));
+
+    const ActivationForm form = activation_form(codec);
+    const Kernels& twin = *kernels_for("scalar");
+    const auto expected = multiply(twin, matrix, PackedRows(twin, form, x), gather, tokens, ldy, 0);
+    for (const Kernels* kernels : available_kernels()) {
+        const auto y = multiply(*kernels, matrix, PackedRows(*kernels, form, x), gather, tokens, ldy, split);
+        for (size_t i = 0; i < y.size(); ++i) {
+            if (i % ldy >= static_cast<size_t>(rows)) {
+                CHECK(same_bits(y[i], kUntouched), "%s %s wrote beyond row %d", kernels->name, codec_info(codec).name.data(), rows);
+            } else {
+                CHECK(same_bits(y[i], expected[i]), "%s %s rows %d cols %d tokens %d: %a, twin %a", kernels->name,
+                      codec_info(codec).name.data(), rows, cols, tokens, static_cast<double>(y[i]), static_cast<double>(expected[i]));
+            }
+        }
+    }
+}
+
+// The contract of docs/numerics.md for one row and one token, from raw weights. `mutation` spoils one detail.
+enum class Mutation { none, no_fma, swapped_segments, one_segment, wrong_rounding };
+
+float contract_integer(const RawMatrix& m, int row, const std::vector<float>& x, Mutation mutation) {
+    const int blocks = m.cols / kBlock;
+    float segment[4] = {};
+    for (int s = 0; s < 4; ++s) {
+        int begin = s * blocks / 4;
+        int end = (s + 1) * blocks / 4;
+        if (mutation == Mutation::one_segment) {
+            begin = 0;
+            end = s == 0 ? blocks : 0;
+        }
+        for (int b = begin; b < end; ++b) {
+            float largest = 0.0f;
+            for (int k = 0; k < kBlock; ++k) largest = std::max(largest, std::fabs(x[static_cast<size_t>(b * kBlock + k)]));
+            const bool empty = largest < 0x1p-110f;
+            const float scale = empty ? 0.0f : largest / 32639.0f;
+            int products = 0;
+            int total = 0;
+            for (int k = 0; k < kBlock; ++k) {
+                const float scaled = empty ? 0.0f : x[static_cast<size_t>(b * kBlock + k)] * (32639.0f / largest);
+                const int q = static_cast<int>(mutation == Mutation::wrong_rounding ? std::trunc(scaled) : std::nearbyint(scaled));
+                products += q * raw_weight(m, row, b * kBlock + k).code;
+                total += q;
+            }
+            const Weight w = raw_weight(m, row, b * kBlock);
+            // Our mxfp4 scales are twice those of the halved table; both halvings are exact here.
+            const float factor = (m.codec == Codec::mxfp4 ? 2.0f * w.scale : w.scale) * scale;
+            volatile float product = factor * static_cast<float>(products);
+            segment[s] = mutation == Mutation::no_fma ? product + segment[s]
+                                                      : std::fma(factor, static_cast<float>(products), segment[s]);
+            if (m.codec == Codec::q4_1) segment[s] = std::fma(w.minimum * scale, static_cast<float>(total), segment[s]);
+        }
+    }
+    if (mutation == Mutation::swapped_segments) std::swap(segment[1], segment[2]);
+    return ((segment[0] + segment[1]) + (segment[2] + segment[3])) * (m.codec == Codec::mxfp4 ? 0.5f : 1.0f);
+}
+
+float contract_float(const RawMatrix& m, int row, const std::vector<float>& x, Mutation mutation) {
+    float acc[4] = {};
+    for (int k = 0; k < m.cols; ++k) {
+        float& a = acc[mutation == Mutation::one_segment ? 0 : k % 4];
+        const float w = raw_weight(m, row, k).scale;
+        volatile float product = w * x[static_cast<size_t>(k)];
+        a = mutation == Mutation::no_fma ? product + a : std::fma(w, x[static_cast<size_t>(k)], a);
+    }
+    if (mutation == Mutation::swapped_segments) std::swap(acc[1], acc[2]);
+    return (acc[0] + acc[1]) + (acc[2] + acc[3]);
+}
+
+// How many of `cases` random rows differ from the scalar kernel.
+int differing_rows(Codec codec, Mutation mutation, int cases) {
+    Random random(77);
+    const Kernels& twin = *kernels_for("scalar");
+    int differing = 0;
+    for (int i = 0; i < cases; ++i) {
+        const int cols = is_float(codec) ? random.between(9, 150) : kBlock * random.between(5, 20);
+        const RawMatrix raw = random_matrix(random, codec, 1, cols);
+        const auto x = random_row(random, cols, Values::normal);
+        float y = 0.0f;
+        const PackedRows packed(twin, activation_form(codec), {x});
+        twin.gemm(Packed(raw).view(), 0, 1, packed.view(), 1, &y, 1);
+        const float expected = is_float(codec) ? contract_float(raw, 0, x, mutation) : contract_integer(raw, 0, x, mutation);
+        differing += same_bits(y, expected) ? 0 : 1;
+    }
+    return differing;
+}
+
+}  // namespace
+
+FREETOKEN_TEST(every_table_gives_the_bits_of_the_scalar_twin) {
+    for (const CodecInfo& info : kCodecs) {
+        Random random(1000 + static_cast<uint64_t>(info.codec));
+        for (int i = 0; i < 150; ++i) compare_with_twin(random, info.codec);
+    }
+}
+
+FREETOKEN_TEST(every_count_of_tokens_gives_the_bits_of_one_token) {
+    Random random(5);
+    for (const CodecInfo& info : kCodecs) {
+        const int cols = is_float(info.codec) ? 101 : 5 * kBlock;
+        const Packed matrix(random_matrix(random, info.codec, 40, cols));
+        const auto rows = random_rows(random, 20, cols);
+        for (const Kernels* kernels : available_kernels()) {
+            const PackedRows x(*kernels, activation_form(info.codec), rows);
+            std::vector<float> single;
+            for (int32_t t = 0; t < 20; ++t)
+                for (float y : multiply(*kernels, matrix, x, &t, 1, 40, 1)) single.push_back(y);
+            for (int tokens = 1; tokens <= 20; ++tokens) {
+                const auto y = multiply(*kernels, matrix, x, nullptr, tokens, 40, 2);
+                CHECK(std::memcmp(y.data(), single.data(), y.size() * sizeof(float)) == 0, "%s %s, %d tokens", kernels->name,
+                      info.name.data(), tokens);
+            }
+        }
+    }
+}
+
+FREETOKEN_TEST(the_scalar_twin_follows_the_contract) {
+    for (const CodecInfo& info : kCodecs) {
+        const int differing = differing_rows(info.codec, Mutation::none, 200);
+        CHECK(differing == 0, "%s: %d of 200 rows differ", info.name.data(), differing);
+    }
+}
+
+FREETOKEN_TEST(a_change_of_the_contract_is_noticed) {
+    for (const CodecInfo& info : kCodecs)
+        for (const Mutation mutation : {Mutation::no_fma, Mutation::swapped_segments, Mutation::one_segment, Mutation::wrong_rounding}) {
+            if (mutation == Mutation::wrong_rounding && is_float(info.codec)) continue;
+            CHECK(differing_rows(info.codec, mutation, 200) > 0, "%s, mutation %d passes for the contract", info.name.data(),
+                  static_cast<int>(mutation));
+        }
+}
+
+FREETOKEN_TEST(products_are_near_double_precision) {
+    Random random(9);
+    for (const CodecInfo& info : kCodecs) {
+        const int cols = 512;
+        const RawMatrix raw = random_matrix(random, info.codec, 20, cols);
+        const Packed matrix(raw);
+        const auto x = random_row(random, cols, Values::outliers);
+        for (const Kernels* kernels : available_kernels()) {
+            std::vector<float> y(20);
+            const PackedRows packed(*kernels, activation_form(info.codec), {x});
+            kernels->gemm(matrix.view(), 0, 2, packed.view(), 1, y.data(), 20);
+            for (int r = 0; r < 20; ++r) {
+                double exact = 0.0;
+                double bound = 0.0;
+                for (int b = 0; b < cols; b += kBlock) {
+                    double largest = 0.0;
+                    for (int k = b; k < b + kBlock; ++k) largest = std::max(largest, std::fabs(static_cast<double>(x[static_cast<size_t>(k)])));
+                    for (int k = b; k < b + kBlock; ++k) {
+                        const double w = raw_weight(raw, r, k).value();
+                        exact += w * x[static_cast<size_t>(k)];
+                        // Half a step of the activation's rounding, and f32 rounding of the sums.
+                        bound += std::fabs(w) * (is_float(info.codec) ? 0.0 : largest / 32639 * 0.5001);
+                        bound += std::fabs(w * x[static_cast<size_t>(k)]) * 1e-6;
+                    }
+                }
+                const double error = std::fabs(static_cast<double>(y[static_cast<size_t>(r)]) - exact);
+                CHECK(error <= bound, "%s %s: error %g, bound %g", kernels->name, info.name.data(), error, bound);
+            }
+        }
+    }
+}
+
+FREETOKEN_TEST(a_token_that_is_not_finite_spoils_only_itself) {
+    Random random(21);
+    for (const CodecInfo& info : kCodecs)
+        for (const float poison : {INFINITY, -INFINITY, NAN, float_of(0xFFC12345u), float_of(0x7F800001u)})
+            for (const Kernels* kernels : available_kernels()) {
+                const int cols = 4 * kBlock;
+                const int rows = 19;
+                auto x = random_rows(random, 9, cols);
+                const Packed matrix(random_matrix(random, info.codec, rows, cols));
+                const ActivationForm form = activation_form(info.codec);
+                const auto clean = multiply(*kernels, matrix, PackedRows(*kernels, form, x), nullptr, 9, rows, 0);
+                x[4][37] = poison;
+                const auto y = multiply(*kernels, matrix, PackedRows(*kernels, form, x), nullptr, 9, rows, 0);
+                for (size_t i = 0; i < y.size(); ++i) {
+                    if (i / rows != 4) {
+                        CHECK(same_bits(y[i], clean[i]), "%s %s: token %zu changed", kernels->name, info.name.data(), i / rows);
+                    } else if (!is_float(info.codec)) {
+                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: %a", kernels->name, info.name.data(), static_cast<double>(y[i]));
+                    } else if (y[i] != y[i]) {
+                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: a NaN of another form", kernels->name, info.name.data());
+                    }
+                }
+            }
+}
+
+FREETOKEN_TEST(long_rows_and_many_tokens) {
+    // More tokens than the chunk that fits the second cache, and tiles larger than the first one.
+    Random random(31);
+    for (const Codec codec : {Codec::q4_0, Codec::q8_0, Codec::bf16}) {
+        const int cols = 4096;
+        const int tokens = 70;
+        const Packed matrix(random_matrix(random, codec, 17, cols));
+        const auto x = random_rows(random, tokens, cols);
+        const Kernels& twin = *kernels_for("scalar");
+        const auto expected = multiply(twin, matrix, PackedRows(twin, activation_form(codec), x), nullptr, tokens, 17, 0);
+        for (const Kernels* kernels : available_kernels()) {
+            const auto y = multiply(*kernels, matrix, PackedRows(*kernels, activation_form(codec), x), nullptr, tokens, 17, 1);
+            CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0, "%s %s", kernels->name, codec_info(codec).name.data());
+        }
+    }
+}
+
+}  // namespace freetoken::test
