@@ -1,0 +1,127 @@
+"""Keeps the control tokens of a prompt apart from text that merely looks like them.
+
+A chat template writes control tokens as text (`<|im_start|>`), and so can a user. To tell the two apart, the tokens
+that the template's own literals contain are *sealed* before it runs: their first character is replaced by a
+noncharacter that no text may hold. The tokenizer that encodes prompts knows control tokens in sealed form alone, so
+whatever a user writes, in any spelling, however the template cuts and joins it, stays ordinary text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from engine.base.errors import UnsupportedError
+from engine.text.folder import AddedToken
+
+# Unicode sets U+FDD0..U+FDEF aside for internal use; they never stand in text that is exchanged (section 23.7).
+_NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+_BREAK, *_SEALS = _NONCHARACTERS
+# What no prompt may hold: our own marks, and the halves of surrogate pairs that JSON escapes can smuggle in.
+_FOREIGN = re.compile("[\ufdd0-\ufdef\ud800-\udfff]")
+
+# Some vocabularies (Gemma's) hold HTML tags as added tokens. They are ordinary words of a web page, not control.
+_HTML_TAGS = frozenset(
+    f"<{slash}{name}>"
+    for slash in ("", "/")
+    for name in (
+        *("a", "b", "blockquote", "body", "br", "caption", "code", "div", "em", "footer", "h1", "h2", "h3", "h4"),
+        *("h5", "h6", "head", "header", "hr", "html", "i", "img", "li", "ol", "p", "pre", "s", "span", "strong"),
+        *("sub", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "u", "ul"),
+    )
+)
+
+
+def is_control(token: AddedToken, template_text: str) -> bool:
+    """Whether text from outside must not produce `token`. `template_text` is the source of all chat templates.
+
+    Special tokens always; of the others those that the template writes or that look like markup (`<tool_call>`,
+    `[INST]`). Added tokens that are plain text stay plain: runs of spaces, letters, HTML tags.
+    """
+    text = token.content
+    blank = not text.replace("\u2581", " ").strip()
+    if blank or (text.isalnum() and not token.special):
+        return False
+    if token.special or text in template_text:
+        return True
+    framed = len(text) > 2 and not text[0].isalnum() and not text[-1].isalnum()
+    return framed and text not in _HTML_TAGS
+
+
+class Guard:
+    """The sealed spelling of every control token, and the way back."""
+
+    def __init__(self, control: Sequence[AddedToken]) -> None:
+        firsts = sorted({token.content[0] for token in control})
+        if len(firsts) > len(_SEALS):
+            raise UnsupportedError(
+                f"The tokenizer's control tokens begin with {len(firsts)} different characters; "
+                f"at most {len(_SEALS)} are supported.",
+                "Report the model's name.",
+            )
+        self._seal_of = dict(zip(firsts, _SEALS, strict=False))
+        self._unseal = str.maketrans({seal: first for first, seal in self._seal_of.items()})
+        self._any = _alternatives(token.content for token in control)
+        self._soft = _alternatives(token.content for token in control if not token.special)
+
+    def sealed(self, token: str) -> str:
+        """The sealed spelling of one control token; as long as the token, so that templates may cut by length."""
+        return self._seal_of[token[0]] + token[1:]
+
+    def seal(self, text: str) -> str:
+        """`text` of the template's own with every control token sealed."""
+        return self._any.sub(lambda found: self.sealed(found[0]), text)
+
+    def seal_soft(self, text: str) -> str:
+        """`text` with the non-special control tokens sealed: what a model may write in its answers (`<think>`)."""
+        return self._soft.sub(lambda found: self.sealed(found[0]), text)
+
+    def unseal(self, text: str) -> str:
+        """Sealed tokens as people read them."""
+        return text.translate(self._unseal)
+
+    def find(self, text: str) -> frozenset[str]:
+        """The control tokens that stand unsealed in `text`."""
+        return frozenset(self._any.findall(text))
+
+
+def scrub(text: str) -> str:
+    """`text` from outside without characters that no prompt may hold; each becomes U+FFFD."""
+    return _FOREIGN.sub("\ufffd", text)
+
+
+class Fence:
+    """For templates that spell a token from pieces, such as `'<|' + role + '|>'`, which sealing cannot see.
+
+    The tokens in question are looked for in the rendered text; so in text from outside they are broken beforehand,
+    whole ones and halves at its ends that the template's text could complete. `remove` takes the marks out again.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        tokens = sorted(tokens)
+        self._active = bool(tokens)
+        self._whole = _alternatives(tokens)
+        self._tail = re.compile(f"({_any_of(token[:k] for token in tokens for k in range(1, len(token)))})(\\s*)$")
+        self._head = re.compile(f"^(\\s*)(?={_any_of(token[k:] for token in tokens for k in range(1, len(token)))})")
+
+    def put(self, text: str) -> str:
+        """`text` with a mark inside each token and beside each half token at an end."""
+        if not self._active:
+            return text
+        text = self._whole.sub(lambda found: found[0][0] + _BREAK + found[0][1:], text)
+        return self._head.sub(rf"\1{_BREAK}", self._tail.sub(rf"\1{_BREAK}\2", text))
+
+    def seal_spelled(self, text: str, guard: Guard) -> str:
+        """Rendered `text` with the tokens that the template spelled sealed, and the marks gone."""
+        if not self._active:
+            return text
+        return self._whole.sub(lambda found: guard.sealed(found[0]), text).replace(_BREAK, "")
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """A pattern that matches the longest of `words`; it matches nothing when there are none."""
+    return "|".join(re.escape(word) for word in sorted(set(words), key=len, reverse=True)) or "(?!)"
+
+
+def _alternatives(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(_any_of(words))
