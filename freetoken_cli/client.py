@@ -61,10 +61,6 @@ class ModelState:
         """Device and threads, as `cpu, 2 threads`."""
         return self.device if self.threads is None else f"{self.device}, {self.threads} threads"
 
-    def left(self, now: float) -> str:
-        """How long the model stays loaded if nobody asks it anything."""
-        return "forever" if self.until is None else format_duration(max(0.0, float(round(self.until - now))))
-
 
 @dataclass(frozen=True)
 class Front:
@@ -72,18 +68,12 @@ class Front:
 
     socket: Path
 
-    @staticmethod
-    def running(paths: Paths, keep_alive: float) -> Front:
-        """The store's front; it is started if there is none."""
-        ensure_front(paths, keep_alive)
-        return Front(paths.socket)
+    def load(self, body: Mapping[str, Any]) -> tuple[ModelState, Mapping[str, Any]]:
+        """Carry out a `load_request`: load, or attach to what is loaded if all that is explicit matches.
 
-    def load(self, model: str, config: Config) -> tuple[ModelState, Mapping[str, Any]]:
-        """Load `model`, or attach to it if it is loaded and every explicit setting matches. State and raw answer."""
-        wanted = worker_settings(config)
-        body = {name: value for name, (value, typed) in wanted.items() if typed}
-        defaults = {name: value for name, (value, typed) in wanted.items() if not typed}
-        answer = call(self.socket, "POST", "/control/load", {"model": model, **body, "defaults": defaults})
+        The state and the front's raw answer with `load` and `notes`.
+        """
+        answer = call(self.socket, "POST", "/control/load", body)
         return ModelState.from_json(answer), answer
 
     def models(self) -> list[ModelState]:
@@ -106,9 +96,25 @@ class Front:
         return [str(name) for name in answer["stopped"]]
 
 
+def time_left(until: float | None, now: float) -> str:
+    """How long a model stays loaded if nobody asks it anything; both in Unix seconds."""
+    return "forever" if until is None else format_duration(float(round(max(0.0, until - now))))
+
+
 def kv_fields(kv: KvBudget) -> dict[str, int]:
     """A budget as the front's requests have it."""
     return {"kv_tokens": kv.tokens} if kv.tokens else {"kv_bytes": kv.bytes}
+
+
+def load_request(model: str, config: Config) -> dict[str, Any]:
+    """The body of a load: what a flag said must hold, what else was said counts for a fresh load alone."""
+    wanted = worker_settings(config)
+    explicit = {name: value for name, (value, typed) in wanted.items() if typed}
+    return {
+        "model": model,
+        **explicit,
+        "defaults": {name: value for name, (value, typed) in wanted.items() if not typed},
+    }
 
 
 def worker_settings(config: Config) -> dict[str, tuple[Any, bool]]:
@@ -146,9 +152,10 @@ class ModelChat:
         self._state: ModelState | None = None
 
     def load(self) -> tuple[ModelState, Mapping[str, Any]]:
-        """Attach to the model or load it; its state and the front's raw answer with `load` and `notes`."""
-        front = Front.running(self._paths, self._config.keep_alive)
-        self._state, answer = front.load(self._model, self._config)
+        """Attach to the model or load it, starting a front if there is none; as `Front.load`."""
+        body = load_request(self._model, self._config)
+        ensure_front(self._paths, self._config.keep_alive, preload=body)
+        self._state, answer = Front(self._paths.socket).load(body)
         return self._state, answer
 
     def describe(self) -> str:
@@ -202,5 +209,5 @@ class ModelChat:
             ("device", state.place),
             ("kv", state.kv),
             ("context", str(state.context)),
-            ("until", state.left(time.time())),
+            ("until", time_left(state.until, time.time())),
         ]

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,15 @@ def health(socket: Path) -> Health | None:
     return Health(version=str(answer.get("version", "")))
 
 
-def ensure_front(paths: Paths, keep_alive: float, command: Sequence[str] = FRONT_COMMAND) -> None:
+def ensure_front(
+    paths: Paths,
+    keep_alive: float,
+    preload: Mapping[str, Any] | None = None,
+    command: Sequence[str] = FRONT_COMMAND,
+) -> None:
     """Return when a front of this store answers; start one if there is none.
 
+    One that is started begins with `preload`, the body of a load, while it still starts itself.
     Raises FreetokenError with the end of the front's log when it does not come up within `START_SECONDS`.
     """
     if health(paths.socket) is not None:
@@ -52,20 +58,17 @@ def ensure_front(paths: Paths, keep_alive: float, command: Sequence[str] = FRONT
     make_private_folder(paths.runtime)
     with _start_lock(paths):
         if health(paths.socket) is None:
-            _start(paths, keep_alive, command)
+            _start(paths, front_config(paths, keep_alive, preload=preload), command)
 
 
-def front_config(paths: Paths, keep_alive: float, **network: Any) -> dict[str, Any]:
-    """The argument of `engine.front`; `network` adds host, port and api_key for one that listens on TCP."""
+def front_config(paths: Paths, keep_alive: float, **more: Any) -> dict[str, Any]:
+    """The argument of `engine.front`; `more` adds what a front that listens on TCP needs, and a preload."""
     return {
         "socket": str(paths.socket),
         "lock": str(paths.lock),
         "store": str(paths.store),
-        "host": None,
-        "port": None,
-        "api_key": None,
         "keep_alive": None if keep_alive == float("inf") else keep_alive,
-        **network,
+        **more,
     }
 
 
@@ -89,7 +92,7 @@ def _start_lock(paths: Paths) -> Iterator[None]:
         yield
 
 
-def _start(paths: Paths, keep_alive: float, command: Sequence[str]) -> None:
+def _start(paths: Paths, config: Mapping[str, Any], command: Sequence[str]) -> None:
     paths.state.mkdir(parents=True, exist_ok=True)
     if paths.front_log.exists() and paths.front_log.stat().st_size > LARGEST_LOG:
         paths.front_log.replace(paths.front_log.with_suffix(".log.1"))
@@ -97,12 +100,13 @@ def _start(paths: Paths, keep_alive: float, command: Sequence[str]) -> None:
         start = log.tell()
         # A session of its own: Ctrl-C in this terminal, and its end, do not reach the front.
         process = subprocess.Popen(
-            [*command, json.dumps(front_config(paths, keep_alive))],
+            [*command, json.dumps(config)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env=_environment(),
             close_fds=True,
         )
     deadline = time.monotonic() + START_SECONDS
@@ -122,6 +126,13 @@ def _start(paths: Paths, keep_alive: float, command: Sequence[str]) -> None:
         f"The background server did not answer within {START_SECONDS:g} s{_log_end(paths.front_log, start)}",
         f"Its log is {paths.front_log}.",
     )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the folder this very package came from searched first: no other `engine` can take its place."""
+    home = str(Path(__file__).resolve().parents[1])
+    rest = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": home + (os.pathsep + rest if rest else "")}
 
 
 def _log_end(log: Path, start: int) -> str:

@@ -133,6 +133,20 @@ class Output:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     @contextmanager
+    def waiting(self, title: str) -> Iterator[None]:
+        """A wait that is usually short: a line that a terminal sees while it lasts, and nobody else ever."""
+        if not self.animate:
+            yield
+            return
+        self.stderr.write(styled(f"{title} ...", "2", self.colour_err))
+        self.stderr.flush()
+        try:
+            yield
+        finally:
+            self.stderr.write("\r\x1b[K")
+            self.stderr.flush()
+
+    @contextmanager
     def phase(self, title: str) -> Iterator[Progress]:
         """A long phase: a moving bar where stderr can show one, else one line when it starts."""
         if self.animate:

@@ -1,0 +1,166 @@
+"""The checks of `freetoken doctor`, as a table: each looks at one thing and says what it found and what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from engine.base.config import read_config_file, resolve
+from engine.base.errors import FreetokenError
+from engine.base.hardware import Hardware
+from engine.base.paths import Paths
+from engine.base.units import GIB, format_size
+from freetoken_cli.front_process import health
+
+OK, NOTE, FAIL = "ok", "note", "fail"
+_ENOUGH_DISK = 2 * GIB
+_ENOUGH_MEMORY = 1 * GIB
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: `ok`, `note` (works, but) or `fail` (something will not work), and what to do about it."""
+
+    name: str
+    status: str
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the checks look at."""
+
+    paths: Paths
+    hardware: Hardware
+
+
+def check_python(around: Surroundings) -> Finding:
+    return Finding("python", OK, f"{platform.python_version()} ({sys.executable})")
+
+
+def check_native(around: Surroundings) -> Finding:
+    try:
+        import engine._native as native
+    except ImportError as error:
+        return Finding("native", FAIL, f"the native module does not load: {error}", "Build again: pip install .")
+    return Finding("native", OK, f"kernels {', '.join(native.isas())}")
+
+
+def check_processor(around: Surroundings) -> Finding:
+    hardware = around.hardware
+    features = ", ".join(hardware.isa) or "no vector extensions that the kernels know"
+    return Finding("processor", OK if hardware.isa else NOTE, f"{hardware.cpu}: {features}")
+
+
+def check_cores(around: Surroundings) -> Finding:
+    hardware = around.hardware
+    detail = f"{hardware.usable_cores} usable of {hardware.physical_cores} cores ({hardware.logical_cpus} CPUs)"
+    if hardware.usable_cores < hardware.physical_cores:
+        return Finding("cores", NOTE, f"{detail}; an affinity mask or a quota holds the rest back")
+    return Finding("cores", OK, detail)
+
+
+def check_memory(around: Surroundings) -> Finding:
+    hardware = around.hardware
+    detail = f"{format_size(hardware.memory_available)} available of {format_size(hardware.memory_total)}"
+    if hardware.memory_available < _ENOUGH_MEMORY:
+        return Finding("memory", NOTE, detail, "Close other programs before you load a model.")
+    return Finding("memory", OK, detail)
+
+
+def check_memlock(around: Surroundings) -> Finding:
+    limit = around.hardware.memlock
+    if limit == -1:
+        return Finding("memlock", OK, "unlimited")
+    return Finding(
+        "memlock",
+        NOTE,
+        f"{format_size(limit)} can be pinned; running on the CPU needs none",
+        "Raise it: ulimit -l unlimited",
+    )
+
+
+def check_disk(around: Surroundings) -> Finding:
+    folder = existing_folder(around.paths.store)
+    free = shutil.disk_usage(folder).free
+    detail = f"{format_size(free)} free at {folder}"
+    if free < _ENOUGH_DISK:
+        return Finding("disk", NOTE, detail, "Free some space, or move the store: FREETOKEN_STORE=/other/disk/models")
+    return Finding("disk", OK, detail)
+
+
+def check_store(around: Surroundings) -> Finding:
+    store = around.paths.store
+    if not store.exists():
+        return Finding("store", OK, f"{store} (made by the first pull)")
+    if not store.is_dir():
+        return Finding("store", FAIL, f"{store} is not a folder", "Move the file away, or set FREETOKEN_STORE.")
+    return Finding("store", OK, str(store))
+
+
+def check_config(around: Surroundings) -> Finding:
+    path = around.paths.config
+    try:
+        values = read_config_file(path)
+        resolve({}, {}, values, str(path))
+    except FreetokenError as error:
+        return Finding("config", FAIL, error.message, error.remedy)
+    return Finding("config", OK, f"{path} sets {', '.join(values)}" if values else f"no settings in {path}")
+
+
+def check_server(around: Surroundings) -> Finding:
+    found = health(around.paths.socket)
+    return Finding(
+        "server", OK, "not running (run starts it)" if found is None else f"running, version {found.version}"
+    )
+
+
+def check_torch(around: Surroundings) -> Finding:
+    return _package("torch", "only tests and the reference executor use it")
+
+
+def check_cupy(around: Surroundings) -> Finding:
+    for wheel in ("cupy-cuda13x", "cupy-cuda12x"):
+        finding = _package(wheel, "only a GPU needs it", module="cupy")
+        if not finding.detail.startswith("absent"):
+            return finding
+    return finding
+
+
+def _package(wheel: str, use: str, module: str = "") -> Finding:
+    """Whether a package is there, without importing it."""
+    name = module or wheel
+    if importlib.util.find_spec(name) is None:
+        return Finding(name, OK, f"absent; {use}")
+    try:
+        return Finding(name, OK, f"{metadata.version(wheel)}; {use}")
+    except metadata.PackageNotFoundError:
+        return Finding(name, OK, f"absent as {wheel}; {use}")
+
+
+def existing_folder(path: Path) -> Path:
+    """The nearest folder on the way to `path` that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+CHECKS: tuple[Callable[[Surroundings], Finding], ...] = (
+    check_python,
+    check_native,
+    check_processor,
+    check_cores,
+    check_memory,
+    check_memlock,
+    check_disk,
+    check_store,
+    check_config,
+    check_server,
+    check_torch,
+    check_cupy,
+)

@@ -1,0 +1,78 @@
+"""`freetoken doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.base.hardware import read_hardware
+from freetoken_cli import options
+from freetoken_cli.checks import CHECKS, FAIL, OK, Finding, Surroundings
+from freetoken_cli.options import Json, NoColor, Quiet
+from freetoken_cli.output import Column, Output
+from freetoken_cli.terminal import styled
+
+EXAMPLES = (
+    ("freetoken doctor", "what this machine and this installation can do"),
+    ("freetoken doctor ./checkpoint", "what a checkpoint needs and what is missing"),
+    ("freetoken doctor --families --json", "the model families that this release knows"),
+)
+
+Source = Annotated[
+    Path | None,
+    typer.Argument(metavar="[CHECKPOINT]", help="A safetensors folder or a GGUF file to look at.", show_default=False),
+]
+Families = Annotated[bool, typer.Option("--families", help="List the families, their codecs, and how each is tested.")]
+
+FAMILY_COLUMNS = (
+    Column("FAMILY", "name"),
+    Column("CODECS", "codecs", ", ".join),
+    Column("TESTED", "tested"),
+)
+
+
+def command(
+    checkpoint: Source = None,
+    families: Families = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Check this machine and this installation, or whether a checkpoint can be run here.
+
+    The exit code is 1 when something will not work.
+    """
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    if families:
+        from freetoken_cli.families import family_records
+
+        output.listing("families", FAMILY_COLUMNS, family_records())
+        return
+    if checkpoint is not None:
+        from freetoken_cli.families import examine
+
+        findings = examine(checkpoint, options.paths())
+    else:
+        around = Surroundings(options.paths(), read_hardware())
+        findings = [check(around) for check in CHECKS]
+    _print(findings, output)
+    if any(finding.status == FAIL for finding in findings):
+        raise typer.Exit(1)
+
+
+def _print(findings: list[Finding], output: Output) -> None:
+    colours = {OK: "32", FAIL: "1;31"}
+    if output.as_json:
+        output.document({"checks": [asdict(finding) for finding in findings]})
+        return
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        if output.quiet and finding.status != FAIL:
+            continue
+        mark = styled(f"{finding.status:<4}", colours.get(finding.status, "33"), output.colour_out)
+        output.line(f"{mark}  {finding.name:<{width}}  {finding.detail}")
+        if finding.remedy and not output.quiet:
+            output.line(f"{'':<{width + 8}}{finding.remedy}")

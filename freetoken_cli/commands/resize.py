@@ -1,0 +1,49 @@
+"""`freetoken resize`."""
+
+from __future__ import annotations
+
+from engine.base.errors import NotFoundError, UsageError
+from freetoken_cli import options
+from freetoken_cli.client import Front, ModelState, resize_line
+from freetoken_cli.front_process import health
+from freetoken_cli.helppage import did_you_mean
+from freetoken_cli.options import Experts, Json, Kv, Model, NoColor, Quiet
+from freetoken_cli.output import Output
+
+EXAMPLES = (
+    ("freetoken resize demo --kv 32k", "room for 32768 tokens of context"),
+    ("freetoken resize demo --kv 512M", "512 MiB of context memory"),
+    ("freetoken resize demo --experts 2G --kv 32k", "move memory between experts and context"),
+)
+
+
+def command(
+    model: Model,
+    kv: Kv = None,
+    experts: Experts = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Move memory of a loaded model while it answers. Running requests go on; if it cannot be done, nothing changes."""
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    paths = options.paths()
+    # Only what is typed counts here: a default in the environment is no wish to resize.
+    config = options.settings(paths, kv=kv, experts=experts)
+    if kv is None and experts is None:
+        raise UsageError("Nothing to change.", f"Give --kv or --experts: freetoken resize {model} --kv 32k")
+    front = Front(paths.socket)
+    loaded = [state.name for state in front.models()] if health(paths.socket) is not None else []
+    if model not in loaded:
+        raise NotFoundError(
+            f"{model} is not loaded.{did_you_mean(model, loaded)}",
+            f"Load it with the size you want: freetoken run {model} --kv 32k",
+        )
+    answer = front.resize(model, config.kv if kv is not None else None, config.experts if experts is not None else None)
+    for note in answer["notes"]:
+        output.warn(note)
+    if json:
+        before, after = ModelState.from_json(answer["before"]), ModelState.from_json(answer["after"])
+        output.document({"before": before.to_json(), "after": after.to_json(), "seconds": answer["seconds"]})
+    else:
+        output.line(model if quiet else resize_line(answer))

@@ -1,0 +1,143 @@
+"""`freetoken run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.base.errors import UsageError
+from freetoken_cli import options
+from freetoken_cli.answering import print_answer, print_statistics
+from freetoken_cli.chat import Message, Sampling
+from freetoken_cli.client import ModelChat
+from freetoken_cli.conversation import Conversation
+from freetoken_cli.devices import check_device
+from freetoken_cli.models import ensure_model
+from freetoken_cli.options import (
+    Context,
+    Device,
+    Experts,
+    Greedy,
+    KeepAlive,
+    Kv,
+    MaxTokens,
+    MinP,
+    Model,
+    NoColor,
+    Quiet,
+    Seed,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    Verbose,
+)
+from freetoken_cli.output import Output
+from freetoken_cli.prompt import read_prompt
+
+EXAMPLES = (
+    ("freetoken run demo", "a conversation; /? lists its commands, Ctrl-D leaves"),
+    ('freetoken run demo "Name three rivers."', "one answer"),
+    ('git diff | freetoken run demo "Explain this."', "stdin goes before the prompt"),
+    ("freetoken run demo - < question.txt", "stdin is the prompt"),
+    ("freetoken run demo --estimate --context 32k", "what it takes and whether it fits, without loading"),
+)
+
+Prompt = Annotated[
+    str | None,
+    typer.Argument(metavar="[PROMPT]", help="What to ask; - reads stdin. Without one: a REPL.", show_default=False),
+]
+System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.", show_default=False)]
+Estimate = Annotated[bool, typer.Option("--estimate", help="State bytes, memory, speed and fit; load nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")]
+
+
+def command(
+    model: Model,
+    prompt: Prompt = None,
+    system: System = None,
+    greedy: Greedy = False,
+    seed: Seed = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    min_p: MinP = None,
+    max_tokens: MaxTokens = None,
+    context: Context = None,
+    kv: Kv = None,
+    experts: Experts = None,
+    device: Device = None,
+    threads: Threads = None,
+    keep_alive: KeepAlive = None,
+    estimate: Estimate = False,
+    json: Json = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Talk to a model on a terminal, or answer one prompt and leave.
+
+    The answer goes to stdout as it is made; everything else goes to stderr.
+    """
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    if greedy and temperature:
+        raise UsageError(f"--greedy and --temperature {temperature:g} contradict each other.", "Give one of them.")
+    if json and not estimate:
+        raise UsageError("--json goes with --estimate: an answer is text.")
+    paths = options.paths()
+    config = options.settings(
+        paths,
+        device=device,
+        experts=experts,
+        context=context,
+        kv=kv,
+        threads=threads,
+        max_tokens=max_tokens,
+        keep_alive=keep_alive,
+    )
+    check_device(config.device)
+    sampling = Sampling(
+        temperature=0.0 if greedy else temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        max_tokens=config.max_tokens,
+    )
+    if estimate:
+        from freetoken_cli.estimate import print_estimate
+
+        print_estimate(paths, model, config, output)
+        return
+    text = read_prompt(prompt, output)
+    name = ensure_model(paths, model, output)
+    chat = ModelChat(paths, name, config)
+    _attach(chat, output)
+    if text is None:
+        raise typer.Exit(_talk(chat, system or "", sampling, verbose, output, paths.history))
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": text})
+    statistics = print_answer(chat, messages, sampling, None, output, [])
+    if verbose:
+        print_statistics(statistics, output)
+
+
+def _attach(chat: ModelChat, output: Output) -> None:
+    """Load the model, or find it loaded, and tell what is in force."""
+    with output.waiting("Loading the model"):
+        _, answer = chat.load()
+    for note in answer["notes"]:
+        output.warn(note)
+    output.note(chat.describe())
+
+
+def _talk(chat: ModelChat, system: str, sampling: Sampling, verbose: bool, output: Output, history: Path) -> int:
+    """The REPL; the exit code."""
+    from freetoken_cli.repl import TerminalReader, run_repl
+    from freetoken_cli.slash import Session
+
+    output.note("/? lists the commands, Ctrl-D leaves.")
+    session = Session(chat, output, Conversation(system), sampling, verbose=verbose)
+    return run_repl(session, TerminalReader(history))

@@ -1,0 +1,3 @@
+"""`freetoken serve`."""
+
+EXAMPLES = ()

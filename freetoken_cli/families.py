@@ -1,0 +1,105 @@
+"""What `freetoken doctor` says about model families, and about one checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from engine.base.errors import FreetokenError
+from engine.base.hardware import read_memory
+from engine.base.paths import Paths
+from engine.base.units import format_size, format_tokens
+from engine.files.checkpoint import Checkpoint
+from engine.files.codecs import CODECS
+from engine.files.gather import Gather
+from engine.files.open_checkpoint import open_checkpoint
+from engine.files.plan import Plan, make_plan
+from engine.spec.families import FAMILIES, resolve
+from engine.spec.schema import Moe, Spec
+from freetoken_cli.checks import FAIL, NOTE, OK, Finding, existing_folder
+
+TESTED = "logits after every layer against transformers, on tiny random checkpoints"
+
+
+def family_records() -> list[dict[str, Any]]:
+    """One entry a family, in a stable order."""
+    return [
+        {
+            "name": family.name,
+            "architecture": family.architecture,
+            "experts": family.moe is not None,
+            "codecs": sorted(CODECS),
+            "tested": TESTED,
+        }
+        for family in sorted(FAMILIES.values(), key=lambda family: family.name)
+    ]
+
+
+def examine(source: Path, paths: Paths) -> list[Finding]:
+    """Whether the checkpoint at `source` can be converted and run here. Raises NotFoundError if nothing is there."""
+    if not source.exists():
+        open_checkpoint(source)
+    try:
+        checkpoint = open_checkpoint(source)
+    except FreetokenError as error:
+        return [Finding("files", FAIL, error.message, error.remedy)]
+    try:
+        return [*_files(checkpoint), *_model(checkpoint, paths)]
+    finally:
+        checkpoint.close()
+
+
+def _files(checkpoint: Checkpoint) -> list[Finding]:
+    size = sum(file.size for file in checkpoint.files)
+    codecs = Counter(tensor.codec for tensor in checkpoint.tensors.values())
+    unknown = sorted(codec for codec in codecs if codec not in CODECS)
+    counts = ", ".join(f"{count} {codec}" for codec, count in codecs.most_common())
+    return [
+        Finding("files", OK, f"{len(checkpoint.files)} files, {format_size(size)}"),
+        Finding("codecs", FAIL, f"{', '.join(unknown)} cannot be read by this release", "Get it in another codec.")
+        if unknown
+        else Finding("codecs", OK, f"{counts} tensors"),
+    ]
+
+
+def _model(checkpoint: Checkpoint, paths: Paths) -> list[Finding]:
+    seen = {name: (tensor.codec, tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    try:
+        spec, layout = resolve(checkpoint.config, seen)
+        plan = make_plan(layout, Gather(checkpoint.tensors))
+    except FreetokenError as error:
+        return [Finding("family", FAIL, error.message, error.remedy)]
+    return [Finding("family", OK, describe_spec(spec)), *_room(plan, paths)]
+
+
+def describe_spec(spec: Spec) -> str:
+    """One line about a model: family, layers, experts, context."""
+    words = [spec.family, f"{len(spec.layers)} layers", f"hidden {spec.hidden_size}"]
+    kinds = {
+        (ffn.experts.count, ffn.router.top_k) for ffn in (layer.ffn for layer in spec.layers) if isinstance(ffn, Moe)
+    }
+    words += [f"{count} experts, {top} a token" for count, top in sorted(kinds)]
+    return ", ".join([*words, f"context {format_tokens(spec.context_length)}"])
+
+
+def _room(plan: Plan, paths: Paths) -> list[Finding]:
+    folder = existing_folder(paths.store)
+    free, (total, available) = shutil.disk_usage(folder).free, read_memory()
+    findings = []
+    if plan.total_bytes > free:
+        detail = f"{format_size(plan.total_bytes)} as FTW, {format_size(plan.total_bytes - free)} more than is free"
+        findings.append(Finding("disk", FAIL, detail, f"Free some space at {folder}, or move the store."))
+    else:
+        findings.append(Finding("disk", OK, f"{format_size(plan.total_bytes)} as FTW, {format_size(free)} free"))
+    if plan.total_bytes > total:
+        detail = (
+            f"{format_size(plan.total_bytes)} of weights and {format_size(total)} of memory: experts come from disk"
+        )
+        findings.append(Finding("memory", NOTE, detail, "It runs, at the speed of the disk."))
+    else:
+        findings.append(
+            Finding("memory", OK, f"{format_size(plan.total_bytes)} of weights, {format_size(available)} free")
+        )
+    return findings

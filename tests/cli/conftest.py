@@ -1,0 +1,48 @@
+"""A home of its own for every test, and a fake front in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import FAKE_FRONT, ROOT, FakeFront, Home, wait_for
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """An empty home. Its runtime folder has a short name, because the path of a Unix socket is short."""
+    runtime = Path(tempfile.mkdtemp(prefix="ft-"))
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    environment = {
+        **kept,
+        "HOME": str(tmp_path),
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "FREETOKEN_STORE": str(tmp_path / "models"),
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm",
+    }
+    yield Home(tmp_path, runtime, environment)
+    shutil.rmtree(runtime)
+
+
+@pytest.fixture
+def front(home: Home) -> Iterator[FakeFront]:
+    """A fake front at the place where the program looks for one."""
+    paths = home.paths
+    paths.runtime.mkdir(mode=0o700)
+    config = {"socket": str(paths.socket), "lock": str(paths.lock), "store": str(paths.store)}
+    process = subprocess.Popen([*FAKE_FRONT, json.dumps(config)])
+    wait_for(paths.socket.exists)
+    yield FakeFront(process, Path(f"{paths.socket}.requests"))
+    process.kill()
+    process.wait()

@@ -1,0 +1,83 @@
+"""The program as a process in a home of its own, and the fake front beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.base.paths import Paths
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, "-P", "-m", "freetoken_cli")
+FAKE_FRONT = (sys.executable, str(Path(__file__).with_name("fake_front.py")))
+
+
+@dataclass
+class Home:
+    """A user's folders and environment, away from the real ones."""
+
+    folder: Path
+    runtime: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> Paths:
+        """What the program will take for its paths in this home."""
+        return Paths(
+            store=self.folder / "models",
+            config=self.folder / "config/freetoken/config.toml",
+            state=self.folder / "state/freetoken",
+            runtime=self.runtime / "freetoken",
+        )
+
+    def run(self, *args: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run `freetoken ARGS`. Without `stdin` it reads from the null device."""
+        return subprocess.run(
+            [*PROGRAM, *args],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**self.environment, **environment},
+            cwd=self.folder,
+        )
+
+    def start(self, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
+        """Start `freetoken ARGS` with pipes, for tests that send signals."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(
+            [*PROGRAM, *args], text=True, env=self.environment, cwd=self.folder, **{**streams, **kwargs}
+        )
+
+
+@dataclass
+class FakeFront:
+    """A running fake front and what it was asked."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def requests(self, path: str = "") -> list[dict[str, Any]]:
+        """Bodies of the requests to `path`, or every request."""
+        if not self.log.exists():
+            return []
+        entries = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [entry["body"] for entry in entries if entry["path"] == path] if path else entries
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """The first true value of `what`, or a failure after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = what()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"nothing happened within {seconds:g} s")

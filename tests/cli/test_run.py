@@ -1,0 +1,176 @@
+"""One-shot `run` in pipes, against the fake front."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import FakeFront, Home, wait_for
+
+
+@pytest.fixture
+def ready(home: Home, front: FakeFront) -> FakeFront:
+    """A front, and a store that has a `demo`."""
+    folder = home.paths.store / "demo"
+    folder.mkdir(parents=True)
+    (folder / "ftw.json").write_text("{}")
+    return front
+
+
+def _messages(front: FakeFront) -> list[dict[str, str]]:
+    body = front.requests("/v1/chat/completions")[-1]
+    return [dict(message) for message in body["messages"]]
+
+
+def test_stdout_is_the_answer_and_stderr_names_device_and_kv(home: Home, ready: FakeFront) -> None:
+    done = home.run("run", "demo", "two words")
+    assert (done.returncode, done.stdout) == (0, "TWO WORDS \n")
+    assert done.stderr == "demo on cpu, 2 threads, kv 8k (7.81 MiB), context 8192\n"
+
+
+def test_quiet_says_nothing_else(home: Home, ready: FakeFront) -> None:
+    assert home.run("run", "demo", "hello", "-q").stderr == ""
+
+
+def test_stdin_goes_before_the_prompt(home: Home, ready: FakeFront) -> None:
+    home.run("run", "demo", "Explain this.", stdin="line 1\nline 2\n")
+    assert _messages(ready) == [{"role": "user", "content": "line 1\nline 2\n\nExplain this."}]
+
+
+@pytest.mark.parametrize("args", [[], ["-"]])
+def test_stdin_alone_is_the_prompt(home: Home, ready: FakeFront, args: list[str]) -> None:
+    assert home.run("run", "demo", *args, stdin="hello there\n").stdout == "HELLO THERE \n"
+
+
+def test_nothing_to_ask_is_a_usage_error(home: Home, ready: FakeFront) -> None:
+    done = home.run("run", "demo")
+    assert done.returncode == 2
+    assert "There is no prompt." in done.stderr
+
+
+def test_binary_stdin_is_refused(home: Home, ready: FakeFront) -> None:
+    done = home.start("run", "demo", stdin=subprocess.PIPE)
+    assert done.stdin is not None
+    done.stdin.buffer.write(b"\xff\xfe\x00")
+    _, err = done.communicate(timeout=20)
+    assert done.returncode == 2
+    assert "not UTF-8" in err
+
+
+def test_sampling_and_system_reach_the_request(home: Home, ready: FakeFront) -> None:
+    flags = ["--greedy", "--seed", "3", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--max-tokens", "7"]
+    home.run("run", "demo", "hi", "--system", "Be brief.", *flags)
+    body = ready.requests("/v1/chat/completions")[-1]
+    sent = {name: body[name] for name in ("temperature", "seed", "top_k", "top_p", "min_p", "max_tokens")}
+    assert sent == {"temperature": 0, "seed": 3, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "max_tokens": 7}
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_what_is_not_said_is_not_sent(home: Home, ready: FakeFront) -> None:
+    home.run("run", "demo", "hi")
+    body = ready.requests("/v1/chat/completions")[-1]
+    assert set(body) == {"model", "messages", "stream", "stream_options"}
+
+
+def test_flags_are_explicit_and_the_environment_gives_defaults(home: Home, ready: FakeFront) -> None:
+    home.run("run", "demo", "hi", "--kv", "16k", FREETOKEN_THREADS="2", FREETOKEN_KV="1k")
+    load = ready.requests("/control/load")[0]
+    assert load["kv_tokens"] == 16384
+    assert load["defaults"]["threads"] == 2
+    assert "kv_tokens" not in load["defaults"]
+    assert "threads" not in load
+
+
+def test_verbose_prints_statistics_to_stderr(home: Home, ready: FakeFront) -> None:
+    done = home.run("run", "demo", "hi", "--verbose")
+    assert done.stdout == "HI \n"
+    for line in ("prompt       7 tokens, 100.0 tokens/s", "generated    3 tokens, 50.0 tokens/s", "first token  50 ms"):
+        assert line in done.stderr.splitlines()
+
+
+def test_thinking_is_not_the_answer(home: Home, ready: FakeFront) -> None:
+    done = home.run("run", "demo", "think")
+    assert done.stdout == "THINK \n"
+    assert "let me see\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [("fail", "The model's process was killed."), ("die", "ended in the middle of its answer")],
+)
+def test_a_failure_in_mid_stream_is_a_sentence(home: Home, ready: FakeFront, prompt: str, sentence: str) -> None:
+    done = home.run("run", "demo", prompt)
+    assert done.returncode == 1
+    assert done.stdout == "half an ans\n"
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("device", ["sim", "cuda"])
+def test_devices_to_come_are_refused(home: Home, ready: FakeFront, device: str) -> None:
+    done = home.run("run", "demo", "hi", "--device", device)
+    assert done.returncode == 1
+    assert f"--device {device}" in done.stderr
+    assert ready.requests() == []
+
+
+def test_contradictions_are_refused(home: Home, ready: FakeFront) -> None:
+    assert home.run("run", "demo", "hi", "--greedy", "--temperature", "1").returncode == 2
+    bad = home.run("run", "demo", "hi", "--top-p", "1.5")
+    assert (bad.returncode, "--top-p 1.5" in bad.stderr) == (2, True)
+    assert home.run("run", "demo", "hi", "--json").returncode == 2
+
+
+def test_an_unknown_model_suggests(home: Home, ready: FakeFront) -> None:
+    done = home.run("run", "dmeo", "hi")
+    assert done.returncode == 3
+    assert "Did you mean demo?" in done.stderr
+
+
+def test_ctrl_c_stops_the_model_and_exits_130(home: Home, ready: FakeFront) -> None:
+    running = home.start("run", "demo", "slow")
+    assert running.stdout is not None
+    assert running.stdout.read(2) == "0 "
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=10)
+    assert running.returncode == 130
+    assert out.endswith("\n")
+    assert "Traceback" not in err
+    wait_for(lambda: "disconnected" in [entry["path"] for entry in ready.requests()])
+
+
+def test_a_reader_that_leaves_is_no_error_text(home: Home, ready: FakeFront) -> None:
+    running = home.start("run", "demo", "slow", "-q")
+    assert running.stdout is not None
+    assert running.stdout.read(1) == "0"
+    running.stdout.close()
+    assert running.wait(timeout=10) == 1
+    assert running.stderr is not None
+    assert running.stderr.read() == ""
+
+
+def test_a_folder_named_engine_is_not_taken_for_ours(home: Home, ready: FakeFront) -> None:
+    shadow = home.folder / "engine"
+    shadow.mkdir()
+    (shadow / "__init__.py").write_text("raise SystemExit('shadowed')")
+    assert home.run("run", "demo", "hi").stdout == "HI \n"
+
+
+def test_torch_and_numpy_stay_out(home: Home, ready: FakeFront) -> None:
+    code = (
+        "import sys; from freetoken_cli.main import main\n"
+        "assert main(['run', 'demo', 'hi', '-q']) == 0\n"
+        "assert not {'torch', 'numpy', 'rich', 'prompt_toolkit'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=home.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=Path(home.folder),
+    )
+    assert done.returncode == 0, done.stderr
