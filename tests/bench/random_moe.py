@@ -26,7 +26,8 @@ from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from tests.bench.shapes import FAMILIES, Experts, Family, Shape, Weight, tensors
+from tests.bench.families import FAMILIES
+from tests.bench.shapes import Experts, Family, Shape, Weight, tensors
 
 Array = NDArray[Any]  # blocks of a codec, or values
 

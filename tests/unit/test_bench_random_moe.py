@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.bench import random_moe as generator
+from tests.bench.families import FAMILIES
 from tests.bench.random_moe import Codecs, interleave_rotary_halves
-from tests.bench.shapes import FAMILIES, Experts, Shape, tensors
+from tests.bench.shapes import Experts, Shape, tensors
 
 TINY = Shape(
     layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, experts=8, top_k=2, intermediate=32, context=128, vocab=256
