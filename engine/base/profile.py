@@ -56,7 +56,7 @@ class ReadRate:
 class ExpertRate:
     """B_H of one codec: bytes of expert records executed a second at decode, by the real kernels.
 
-    `share` is the rate divided by that of a plain read loop over as many bytes, timed in turn with it.
+    `share` is that rate divided by what plain read loops just before and after it reached; it is no rate but a ratio.
     """
 
     codec: str
@@ -65,7 +65,7 @@ class ExpertRate:
     record_bytes: int
     threads: int
     rate: Rate
-    share: float
+    share: Rate
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with stable keys and a version."""
-        return {"version": PROFILE_VERSION, **asdict(self)}
+        data = asdict(self)
+        return {"version": PROFILE_VERSION, **data, "reads": list(data["reads"]), "experts": list(data["experts"])}
 
     @staticmethod
     def from_json(data: Any) -> Profile:

@@ -118,7 +118,8 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with stable keys and a version."""
-        return {"version": BENCH_VERSION, **asdict(self)}
+        data = asdict(self)
+        return {"version": BENCH_VERSION, **data, "prompts": list(data["prompts"]), "decodes": list(data["decodes"])}
 
 
 class Bench:

@@ -19,7 +19,7 @@ PROFILE = Profile(
     machine=HERE,
     measured_at="2026-01-02T03:04:05Z",
     reads=(ReadRate(1, Rate.of([30.0, 29.0, 31.5])), ReadRate(2, Rate.of([33.0]))),
-    experts=(ExpertRate("q4_0", 1024, 512, 884_736, 2, Rate.of([31.0, 32.0]), 0.97),),
+    experts=(ExpertRate("q4_0", 1024, 512, 884_736, 2, Rate.of([31.0, 32.0]), Rate.of([0.97])),),
 )
 
 
