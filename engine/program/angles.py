@@ -51,7 +51,8 @@ def _yarn(frequencies: Doubles, rope: Rope, scaling: YarnScaling) -> Doubles:
     if low == high:
         high += 0.001  # a step, without a division by zero
     divided = np.clip((np.arange(rope.dim // 2) - low) / (high - low), 0.0, 1.0)
-    return frequencies / scaling.factor * divided + frequencies * (1 - divided)
+    blended: Doubles = frequencies / scaling.factor * divided + frequencies * (1 - divided)
+    return blended
 
 
 def _yarn_dimension(turns: float, rope: Rope, scaling: YarnScaling) -> float:

@@ -1,0 +1,152 @@
+"""Tiny random models of every family, as settings for transformers. At least one case a family, one for every quirk.
+
+Sizes are of two kinds: `ROUND` fills packed tiles exactly, `ODD` leaves ragged tiles, heads and experts everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model: `family` is the model_type, `settings` go to transformers' configuration class.
+
+    A checkpoint that transformers would not write is described by `fused`: experts of a layer in one tensor.
+    """
+
+    name: str
+    family: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    fused: bool = False
+
+
+COMMON = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+ODD = {
+    "vocab_size": 139,
+    "hidden_size": 60,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "intermediate_size": 52,
+}
+HEAD = {"head_dim": 16}
+ODD_HEAD = {"head_dim": 10}
+THETA = {"rope_type": "default", "rope_theta": 300.0}
+
+
+def rope(kind: str, **settings: Any) -> dict[str, Any]:
+    """`rope_parameters` of one kind; the contexts are so short that the tests' positions reach the scaling."""
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 5000.0, **settings}}
+
+
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
+GPT_OSS_YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64, truncate=False)
+LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+
+
+def long_rope(original: int) -> dict[str, Any]:
+    """LongRoPE trained for a context of `original` tokens."""
+    factors = {"short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0 + i for i in range(8)]}
+    return rope("longrope", factor=8.0, original_max_position_embeddings=original, **factors)
+
+
+BIASES = {"attention_bias": True}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 5.0}
+EIGHT = {"num_experts": 8, "num_experts_per_tok": 3}
+SEVEN = {"num_experts": 7, "num_experts_per_tok": 3}
+LOCAL_EIGHT = {"num_local_experts": 8, "num_experts_per_tok": 3}
+LOCAL_SEVEN = {"num_local_experts": 7, "num_experts_per_tok": 3}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7,
+}
+ODD_LATENT = {
+    **ODD,
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 22,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 14,
+    "n_routed_experts": 9,
+    "moe_intermediate_size": 28,
+    "n_shared_experts": 1,
+}
+GROUPS = {"n_group": 4, "topk_group": 2}
+DEEPSEEK_YARN = rope("yarn", factor=8.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=1.0)
+QWEN_MOE = {"moe_intermediate_size": 48, "norm_topk_prob": True, "decoder_sparse_step": 1}
+QWEN_MOE_ODD = {"moe_intermediate_size": 28, "norm_topk_prob": False, "decoder_sparse_step": 2}
+GPT_OSS = {"sliding_window": 12, "swiglu_limit": 1.5, "intermediate_size": 48, **GPT_OSS_YARN}
+
+CASES = (
+    Case("llama", "llama", HEAD),
+    Case("llama-odd-biased-tied", "llama", {**ODD, **BIASES, "mlp_bias": True, "tie_word_embeddings": True}),
+    Case("llama-llama3-rope", "llama", {**HEAD, **LLAMA3, "eos_token_id": [2, 7]}),
+    Case("llama-linear-rope", "llama", {**HEAD, **rope("linear", factor=3.0)}),
+    Case("llama-dynamic-rope", "llama", {**HEAD, **rope("dynamic", factor=3.0)}),
+    Case("llama-longrope-short", "llama", {**HEAD, **long_rope(512)}),
+    Case("llama-longrope-beyond", "llama", {**HEAD, **long_rope(8)}),
+    Case("mistral-window", "mistral", {**HEAD, "sliding_window": 11}),
+    Case("qwen2", "qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    Case("qwen2-odd-yarn", "qwen2", {**ODD, **YARN}),
+    Case("qwen3", "qwen3", {**HEAD, "rope_parameters": THETA}),
+    Case("qwen3-odd-biased", "qwen3", {**ODD, **ODD_HEAD, **BIASES}),
+    Case("granite-biased", "granite", {**GRANITE, **BIASES, "mlp_bias": True}),
+    Case("qwen2_moe", "qwen2_moe", {**EIGHT, **QWEN_MOE, "shared_expert_intermediate_size": 80}),
+    Case(
+        "qwen2_moe-odd-mixed-layers",
+        "qwen2_moe",
+        {**ODD, **SEVEN, **QWEN_MOE_ODD, "shared_expert_intermediate_size": 38, "mlp_only_layers": [1]},
+    ),
+    Case("qwen3_moe", "qwen3_moe", {**HEAD, **EIGHT, **QWEN_MOE}),
+    Case("qwen3_moe-fused", "qwen3_moe", {**HEAD, **EIGHT, **QWEN_MOE}, fused=True),
+    Case("qwen3_moe-odd-mixed-layers", "qwen3_moe", {**ODD, **ODD_HEAD, **SEVEN, **QWEN_MOE_ODD, **BIASES}),
+    Case("mixtral", "mixtral", {**HEAD, **LOCAL_EIGHT, "sliding_window": None}),
+    Case("mixtral-odd-window", "mixtral", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, "sliding_window": 13}),
+    Case("olmoe", "olmoe", EIGHT),
+    Case("olmoe-odd-normalised", "olmoe", {**ODD, **SEVEN, **BIASES, "norm_topk_prob": True}),
+    Case("granitemoe", "granitemoe", {**LOCAL_EIGHT, **GRANITE}),
+    Case("granitemoe-odd-tied", "granitemoe", {**ODD, **LOCAL_SEVEN, **GRANITE, "tie_word_embeddings": True}),
+    Case("deepseek_v2", "deepseek_v2", LATENT),
+    Case(
+        "deepseek_v2-groups-no-q-lora",
+        "deepseek_v2",
+        {**LATENT, **GROUPS, "topk_method": "group_limited_greedy", "q_lora_rank": None},
+    ),
+    Case("deepseek_v3", "deepseek_v3", {**LATENT, "n_group": 1, "topk_group": 1}),
+    Case("deepseek_v3-groups-yarn", "deepseek_v3", {**LATENT, **GROUPS, **DEEPSEEK_YARN}),
+    Case(
+        "deepseek_v3-odd-biased",
+        "deepseek_v3",
+        {**LATENT, **ODD_LATENT, **BIASES, "n_group": 3, "topk_group": 2, "norm_topk_prob": False},
+    ),
+    Case("deepseek_v3-halves", "deepseek_v3", {**LATENT, "n_group": 1, "topk_group": 1, "rope_interleave": False}),
+    Case("gpt_oss", "gpt_oss", {**HEAD, **LOCAL_EIGHT, **GPT_OSS}),
+    Case("gpt_oss-odd", "gpt_oss", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **GPT_OSS, "rope_parameters": THETA}),
+)
+
+NOT_TESTED: Mapping[str, str] = {}  # family -> the reason why it has no case

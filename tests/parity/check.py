@@ -1,0 +1,90 @@
+"""Running an executor over a prompt in several ways, and comparing it with what transformers says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.program.executor import Batch, Executor
+
+from .tiny import Truth
+
+Floats = NDArray[np.float32]
+TOLERANCE = 1e-4  # of the largest value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference at one place, as a share of the largest value there."""
+
+    place: str
+    share: float
+    row: int
+
+
+def batch(tokens: Sequence[int], start: int, pages: NDArray[np.int32], rows: Sequence[int]) -> Batch:
+    """One sequence's tokens from position `start` on."""
+    return Batch(
+        tokens=np.asarray(tokens, np.int32),
+        positions=np.arange(start, start + len(tokens), dtype=np.int32),
+        seq_starts=np.asarray([0, len(tokens)], np.int32),
+        page_tables=(pages,),
+        rows=np.asarray(rows, np.int32),
+    )
+
+
+def page_table(executor: Executor, tokens: int, seed: int = 0) -> NDArray[np.int32]:
+    """Pages for that many tokens, in an order of no meaning; the cache grows if it has to."""
+    count = -(-tokens // executor.page_tokens)
+    if executor.kv_pages < count + 3:
+        executor.resize_kv(count + 3)
+    order = np.random.default_rng(seed).permutation(executor.kv_pages)
+    return order[:count].astype(np.int32)
+
+
+def differences(executor: Executor, truth: Truth) -> list[Difference]:
+    """How far the hidden states after each layer, and the logits of all rows, are from the truth, in that order."""
+    pages = page_table(executor, len(truth.prompt))
+    rows = range(len(truth.prompt))
+    states = executor.trace(batch(truth.prompt, 0, pages, rows))
+    logits = executor.step(batch(truth.prompt, 0, pages, rows))
+    pairs = [(f"layer {i}", ours, theirs) for i, (ours, theirs) in enumerate(zip(states, truth.states, strict=True))]
+    return [difference(*pair) for pair in (*pairs, ("logits", logits, truth.logits))]
+
+
+def difference(place: str, ours: Floats, theirs: Floats) -> Difference:
+    assert ours.shape == theirs.shape, f"{place}: {ours.shape} against {theirs.shape}"
+    gaps = np.abs(ours - theirs)
+    gaps[~np.isfinite(ours)] = np.inf
+    worst = int(gaps.max(axis=-1).argmax())
+    return Difference(place, float(gaps.max() / np.abs(theirs).max()), worst)
+
+
+def agrees(executor: Executor, truth: Truth) -> bool:
+    return all(found.share <= TOLERANCE for found in differences(executor, truth))
+
+
+def greedy(executor: Executor, truth: Truth) -> tuple[int, ...]:
+    """The tokens that the executor would say after the prompt, decoded one by one."""
+    pages = page_table(executor, len(truth.prompt) + len(truth.greedy))
+    logits = executor.step(batch(truth.prompt, 0, pages, [len(truth.prompt) - 1]))
+    said: list[int] = []
+    for position in range(len(truth.prompt), len(truth.prompt) + len(truth.greedy)):
+        said.append(int(logits[0].argmax()))
+        logits = executor.step(batch(said[-1:], position, pages, [0]))
+    return tuple(said)
+
+
+def in_chunks(executor: Executor, tokens: Sequence[int], sizes: Sequence[int]) -> Floats:
+    """Logits of every row, with the prompt cut into chunks of these sizes (the last one as often as needed)."""
+    pages = page_table(executor, len(tokens), seed=len(sizes))
+    parts, start, remaining = [], 0, list(sizes)
+    while start < len(tokens):
+        size = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+        chunk = tokens[start : start + size]
+        parts.append(executor.step(batch(chunk, start, pages, range(len(chunk)))))
+        start += len(chunk)
+    return np.concatenate(parts)

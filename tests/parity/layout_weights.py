@@ -1,0 +1,53 @@
+"""A second, independent reading of layouts: pieces cut by numpy straight out of a safetensors file, nothing packed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from engine.spec.families import resolve
+from engine.spec.layout import Matrix, Piece, Vector
+from engine.spec.schema import Spec
+
+Floats = NDArray[np.float32]
+
+
+class LayoutWeights:
+    """Fulfils `engine.program.weights.Weights` for an f32 checkpoint in one file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tensors = load_file(folder / "model.safetensors")
+        shapes = {name: ("f32", tensor.shape) for name, tensor in self._tensors.items()}
+        self.spec, layout = resolve(json.loads((folder / "config.json").read_text()), shapes)
+        self._dense: dict[str, Matrix | Vector] = {item.name: item for item in (*layout.matrices, *layout.vectors)}
+        self._experts = {(record.layer, record.expert): record for record in layout.experts}
+
+    spec: Spec
+
+    def dense(self, name: str) -> Floats:
+        return self._read(self._dense[name])
+
+    def expert(self, layer: int, expert: int) -> Mapping[str, Floats]:
+        record = self._experts[layer, expert]
+        items: Sequence[Matrix | Vector] = (*record.matrices, *record.vectors)
+        return {item.name: self._read(item) for item in items}
+
+    def _read(self, item: Matrix | Vector) -> Floats:
+        values = np.concatenate([self._cut(piece) for piece in item.pieces])
+        expected = (item.length,) if isinstance(item, Vector) else (item.rows, item.cols)
+        assert values.shape == expected, f"{item.name} is {values.shape}, not {expected}"
+        return values
+
+    def _cut(self, piece: Piece) -> Floats:
+        tensor = self._tensors[piece.tensor]
+        if piece.index >= 0:
+            tensor = tensor[piece.index]
+        if piece.transpose:
+            tensor = tensor.T
+        tensor = tensor[piece.start : piece.stop or None : piece.step]
+        return tensor[:, piece.col_start : piece.col_stop or None] if tensor.ndim == 2 else tensor

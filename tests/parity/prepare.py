@@ -1,0 +1,59 @@
+"""A case made ready: the checkpoint on disk, what transformers says, the converted model, and executors for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.files.convert import convert
+from engine.files.ftw import Ftw, open_model
+from engine.program.lower import lower
+from engine.program.reference import ReferenceExecutor
+from engine.program.weights import FtwWeights, Weights
+from engine.spec.schema import Spec
+
+from .cases import Case
+from .codecs_numpy import pack_for_conversion, unpack
+from .layout_weights import LayoutWeights
+from .tiny import Truth, build
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`weights` are cut straight out of the checkpoint, in a way of their own; `ftw` is the converted model."""
+
+    case: Case
+    checkpoint: Path
+    truth: Truth
+    weights: LayoutWeights
+    ftw: Ftw
+
+    @property
+    def spec(self) -> Spec:
+        return Spec.from_json(self.ftw.spec)
+
+    @property
+    def ftw_weights(self) -> FtwWeights:
+        return FtwWeights(self.ftw, unpack)
+
+    def reference(self) -> ReferenceExecutor:
+        """The reference executor over the converted model."""
+        return reference(self.spec, self.ftw_weights)
+
+
+def prepare(case: Case, folder: Path) -> Prepared:
+    """Build the case's model in `folder`, and convert it there."""
+    checkpoint, converted = folder / "checkpoint", folder / "converted"
+    truth = build(case, checkpoint)
+    convert(checkpoint, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
+    return Prepared(case, checkpoint, truth, LayoutWeights(checkpoint), open_model(converted))
+
+
+def reference(spec: Spec, weights: Weights) -> ReferenceExecutor:
+    return ReferenceExecutor(lower(spec), weights)
+
+
+def no_tokenizer(_metadata: Mapping[str, Any], _folder: Path) -> None:
+    """The models here have no tokenizer."""

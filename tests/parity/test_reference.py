@@ -1,0 +1,78 @@
+"""The reference executor against transformers, and the proof that the comparison notices every axis."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine.spec.families import FAMILIES
+
+from .cases import CASES, NOT_TESTED
+from .check import TOLERANCE, agrees, differences, greedy, in_chunks
+from .conftest import Models
+from .prepare import reference
+from .sabotage import AXES, sabotaged
+
+NAMES = [case.name for case in CASES]
+
+
+def test_every_family_has_a_case_or_a_reason() -> None:
+    tested = {case.family for case in CASES}
+    assert tested | set(NOT_TESTED) == set(FAMILIES)
+    assert not tested & set(NOT_TESTED)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hidden_states_and_logits_are_those_of_transformers(models: Models, name: str) -> None:
+    model = models(name)
+    worst = max(differences(model.reference(), model.truth), key=lambda found: found.share)
+    assert worst.share <= TOLERANCE, worst
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens_are_those_of_transformers(models: Models, name: str) -> None:
+    model = models(name)
+    assert greedy(model.reference(), model.truth) == model.truth.greedy
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(models: Models, name: str) -> None:
+    model = models(name)
+    executor = model.reference()
+    for sizes in ([1], [7, 1, 16, 5]):
+        logits = in_chunks(executor, model.truth.prompt, sizes)
+        assert np.abs(logits - model.truth.logits).max() <= TOLERANCE * np.abs(model.truth.logits).max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conversion_keeps_every_bit(models: Models, name: str) -> None:
+    model = models(name)
+    for tensor in model.ftw.dense:
+        np.testing.assert_array_equal(model.ftw_weights.dense(tensor), model.weights.dense(tensor), err_msg=tensor)
+    for layer, decoder_layer in enumerate(model.spec.moe_layers):
+        for expert in range(model.spec.layers[decoder_layer].ffn.experts.count):
+            ours, theirs = model.ftw_weights.expert(layer, expert), model.weights.expert(layer, expert)
+            assert ours.keys() == theirs.keys()
+            for tensor in ours:
+                np.testing.assert_array_equal(ours[tensor], theirs[tensor], err_msg=f"{layer}.{expert}.{tensor}")
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_change_on_every_axis_is_noticed(models: Models, axis: str) -> None:
+    """On the first model that has the axis."""
+    for name in NAMES:
+        model = models(name)
+        changed = sabotaged(axis, model.spec, model.ftw_weights)
+        if changed is not None:
+            assert not agrees(reference(*changed), model.truth), f"{axis} of {name}"
+            return
+    pytest.fail(f"no model has the axis {axis}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_a_change_on_any_axis_of_any_model_is_noticed(models: Models, name: str) -> None:
+    model = models(name)
+    for axis in AXES:
+        changed = sabotaged(axis, model.spec, model.ftw_weights)
+        assert changed is None or not agrees(reference(*changed), model.truth), f"{axis} of {name}"

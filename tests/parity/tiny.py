@@ -1,0 +1,100 @@
+"""Tiny random checkpoints by transformers, and what transformers computes with them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from .cases import COMMON, Case
+
+Floats = NDArray[np.float32]
+PROMPT_TOKENS = 45  # more than two cache pages, and more than every sliding window
+GREEDY_TOKENS = 18
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What transformers says: the prompt, hidden states after each layer, logits of every row, greedy tokens."""
+
+    prompt: tuple[int, ...]
+    states: tuple[Floats, ...]
+    logits: Floats
+    greedy: tuple[int, ...]
+
+
+def build(case: Case, folder: Path) -> Truth:
+    """Make the case's model, save it to `folder` as a checkpoint, and run it."""
+    transformers.utils.logging.disable_progress_bar()
+    config = AutoConfig.for_model(case.family, **{**COMMON, **case.settings})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    randomise(model, case.seed)
+    model.save_pretrained(folder)
+    if case.fused:
+        fuse_experts(folder / "model.safetensors")
+    return run(model, case.seed)
+
+
+@torch.no_grad()
+def randomise(model: torch.nn.Module, seed: int) -> None:
+    """Weights that keep activations near one, routers that decide clearly, and no norm, bias or sink left at rest."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    # an embedding that is the head as well would say the last token again, if its rows were long
+    untied = () if model.config.tie_word_embeddings else ("model.embed_tokens.weight",)
+    for name, tensor in tensors.items():
+        if "inv_freq" in name or not tensor.is_floating_point():
+            continue
+        noise = torch.randn(tensor.shape, generator=generator)
+        if re.search(r"norm[^.]*\.weight$", name):
+            tensor.copy_(1 + 0.2 * noise)
+        elif tensor.ndim == 1 or name.endswith("proj_bias"):
+            tensor.copy_(0.3 * noise)
+        else:
+            sharp = 2.0 if re.search(r"(gate|router|router\.layer)\.weight$", name) else 1.0
+            tensor.copy_(noise if name in untied else sharp * noise * tensor.shape[-1] ** -0.5)
+
+
+@torch.no_grad()
+def run(model: torch.nn.Module, seed: int) -> Truth:
+    vocabulary = model.config.vocab_size
+    generator = torch.Generator().manual_seed(1000 + seed)
+    prompt = torch.randint(3, vocabulary, (1, PROMPT_TOKENS), generator=generator)
+    states: list[Floats] = []
+
+    def keep(_module: torch.nn.Module, _inputs: object, output: object) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        states.append(hidden[0].numpy().copy())  # type: ignore[index]
+
+    hooks = [layer.register_forward_hook(keep) for layer in model.model.layers]
+    logits = model(input_ids=prompt, use_cache=False).logits[0].numpy()
+    for hook in hooks:
+        hook.remove()
+    tokens = prompt
+    for _ in range(GREEDY_TOKENS):
+        best = model(input_ids=tokens, use_cache=False).logits[0, -1].argmax()
+        tokens = torch.cat([tokens, best.reshape(1, 1)], 1)
+    greedy = tuple(tokens[0, PROMPT_TOKENS:].tolist())
+    return Truth(tuple(prompt[0].tolist()), tuple(states), logits, greedy)
+
+
+def fuse_experts(path: Path) -> None:
+    """Rewrite a checkpoint with one tensor for all experts of a layer, gate above up, as some are published."""
+    tensors = load_file(path)
+    gathered: dict[str, dict[str, dict[int, torch.Tensor]]] = {}
+    for name in list(tensors):
+        match = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight", name)
+        if match:
+            gathered.setdefault(match[1], {}).setdefault(match[3], {})[int(match[2])] = tensors.pop(name)
+    for prefix, parts in gathered.items():
+        stacked = {kind: torch.stack([part[i] for i in sorted(part)]) for kind, part in parts.items()}
+        tensors[f"{prefix}.gate_up_proj"] = torch.cat([stacked["gate"], stacked["up"]], 1)
+        tensors[f"{prefix}.down_proj"] = stacked["down"].contiguous()
+    save_file(tensors, path)
