@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,14 @@ from engine.files.gather import Gather
 from engine.files.manifest import (
     DENSE_NAME,
     MANIFEST_NAME,
-    BankInfo,
-    DenseInfo,
     FileInfo,
     Manifest,
-    Shard,
     write_manifest,
 )
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.packing import Pack
 from engine.files.partial import JOURNAL_NAME, PARTIAL_SUFFIX, Partial
-from engine.files.plan import Plan, make_plan
+from engine.files.plan import Plan, describe, make_plan
 from engine.files.stream import Pace, Progress, stream
 from engine.files.untrusted import read_small_file
 from engine.files.upcycle import Upcycle, upcycled
@@ -144,15 +140,13 @@ def _write_small_files(job: _Job, folder: Path, write_tokenizer: TokenizerWriter
 
 
 def _manifest(job: _Job, hashes: list[str], folder: Path) -> Manifest:
-    plan = job.plan
-    remaining = iter(hashes)
-    dense = {name: DenseInfo(shape, next(remaining)) for name, shape in plan.dense.items()}
+    dense, banks = describe(job.plan, hashes)
     return Manifest(
         spec=job.spec,
         dense=dense,
-        dense_bytes=plan.sizes[DENSE_NAME],
-        banks=tuple(_banks(plan, remaining)),
-        files=_small_files(plan, folder),
+        dense_bytes=job.plan.sizes[DENSE_NAME],
+        banks=banks,
+        files=_small_files(job.plan, folder),
         provenance={
             "tool": f"freetoken {__version__}",
             "source": job.checkpoint.name,
@@ -160,14 +154,6 @@ def _manifest(job: _Job, hashes: list[str], folder: Path) -> Manifest:
             "settings": job.settings,
         },
     )
-
-
-def _banks(plan: Plan, hashes: Iterator[str]) -> Iterator[BankInfo]:
-    for bank in plan.banks:
-        shards = tuple(
-            Shard(file, count * bank.record_bytes, tuple(islice(hashes, count))) for file, count in bank.shards
-        )
-        yield BankInfo(bank.fields, bank.record_bytes, bank.experts_per_layer, bank.layers, shards)
 
 
 def _small_files(plan: Plan, folder: Path) -> dict[str, FileInfo]:

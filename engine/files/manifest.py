@@ -141,7 +141,11 @@ def write_manifest(manifest: Manifest) -> bytes:
 def seal(members: Mapping[str, str]) -> bytes:
     """A JSON object, one member a line, whose last line is the xxh3-128 of all bytes before it."""
     body = "{\n" + "".join(f"{_canonical(name)}: {text},\n" for name, text in members.items())
-    head = body.encode("ascii")
+    return sealed(body.encode("ascii"))
+
+
+def sealed(head: bytes) -> bytes:
+    """`head`, the beginning of a JSON object, with the member `hash` that ends it."""
     return head + _seal_line(head)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from engine.base.errors import UnsupportedError
 from engine.files.codecs import align
@@ -13,8 +14,11 @@ from engine.files.manifest import (
     DENSE_NAME,
     GATE_UP,
     MAX_SHARD_BYTES,
+    BankInfo,
+    DenseInfo,
     Field,
     Shape,
+    Shard,
     record_size,
 )
 from engine.files.safetensors_header import build_header
@@ -95,6 +99,19 @@ def make_plan(layout: Layout, gather: Gather, max_shard_bytes: int = MAX_SHARD_B
         sizes |= {file: count * bank.record_bytes for file, count in bank.shards}
     shapes = {name: part.shape for name, part in dense_parts.items()}
     return Plan(shapes, header, tuple(banks), tuple(items), sizes)
+
+
+def describe(plan: Plan, hashes: Iterable[str]) -> tuple[dict[str, DenseInfo], tuple[BankInfo, ...]]:
+    """What the manifest says of a written plan; `hashes` are those of its items, in order."""
+    remaining = iter(hashes)
+    dense = {name: DenseInfo(shape, next(remaining)) for name, shape in plan.dense.items()}
+    banks = []
+    for bank in plan.banks:
+        shards = tuple(
+            Shard(file, count * bank.record_bytes, tuple(islice(remaining, count))) for file, count in bank.shards
+        )
+        banks.append(BankInfo(bank.fields, bank.record_bytes, bank.experts_per_layer, bank.layers, shards))
+    return dense, tuple(banks)
 
 
 def _matrix_part(matrices: tuple[Matrix, ...], gather: Gather) -> Part:
