@@ -54,8 +54,8 @@ def rope(kind: str, **settings: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 5000.0, **settings}}
 
 
-YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
-GPT_OSS_YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64, truncate=False)
+YARN = rope("yarn", factor=8.0, original_max_position_embeddings=64)
+GPT_OSS_YARN = rope("yarn", factor=8.0, original_max_position_embeddings=64, truncate=False)
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 
 

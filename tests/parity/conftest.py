@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from .cases import CASES
-from .prepare import Prepared, prepare
+from .prepare import Prepared, prepare, prepare_quantised
 
 Models = Callable[[str], Prepared]
+QuantisedModels = Callable[[str, str], Prepared]
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +23,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         if name not in ready:
             ready[name] = prepare(by_name[name], tmp_path_factory.mktemp(name))
         return ready[name]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def quantised_models(tmp_path_factory: pytest.TempPathFactory) -> QuantisedModels:
+    """A model by family and the codec of its experts."""
+    ready: dict[tuple[str, str], Prepared] = {}
+
+    def get(family: str, codec: str) -> Prepared:
+        if (family, codec) not in ready:
+            ready[family, codec] = prepare_quantised(family, codec, tmp_path_factory.mktemp(f"{family}-{codec}"))
+        return ready[family, codec]
 
     return get

@@ -1,4 +1,4 @@
-"""A second, independent reading of layouts: pieces cut by numpy straight out of a safetensors file, nothing packed."""
+"""A second, independent reading of layouts: pieces cut by numpy straight out of safetensors files, nothing packed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ Floats = NDArray[np.float32]
 
 
 class LayoutWeights:
-    """Fulfils `engine.program.weights.Weights` for an f32 checkpoint in one file."""
+    """Fulfils `engine.program.weights.Weights` for an f32 checkpoint."""
 
     def __init__(self, folder: Path) -> None:
-        self._tensors = load_file(folder / "model.safetensors")
+        self._tensors = {
+            name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()
+        }
         shapes = {name: ("f32", tensor.shape) for name, tensor in self._tensors.items()}
         self.spec, layout = resolve(json.loads((folder / "config.json").read_text()), shapes)
         self._dense: dict[str, Matrix | Vector] = {item.name: item for item in (*layout.matrices, *layout.vectors)}

@@ -13,19 +13,19 @@ from engine.program.lower import lower
 from engine.program.reference import ReferenceExecutor
 from engine.program.weights import FtwWeights, Weights
 from engine.spec.schema import Spec
+from tests.bench.random_moe import Codecs, random_moe
+from tests.bench.shapes import Shape
 
 from .cases import Case
 from .codecs_numpy import pack_for_conversion, unpack
 from .layout_weights import LayoutWeights
-from .tiny import Truth, build
+from .tiny import Truth, build, open_truth
 
 
 @dataclass(frozen=True)
 class Prepared:
     """`weights` are cut straight out of the checkpoint, in a way of their own; `ftw` is the converted model."""
 
-    case: Case
-    checkpoint: Path
     truth: Truth
     weights: LayoutWeights
     ftw: Ftw
@@ -48,7 +48,16 @@ def prepare(case: Case, folder: Path) -> Prepared:
     checkpoint, converted = folder / "checkpoint", folder / "converted"
     truth = build(case, checkpoint)
     convert(checkpoint, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
-    return Prepared(case, checkpoint, truth, LayoutWeights(checkpoint), open_model(converted))
+    return Prepared(truth, LayoutWeights(checkpoint), open_model(converted))
+
+
+def prepare_quantised(family: str, codec: str, folder: Path) -> Prepared:
+    """A model whose experts are in `codec`: the GGUF file is converted, its values go to transformers as f32."""
+    shape = Shape(layers=2, hidden=96, heads=4, kv_heads=2, head_dim=32, experts=6, top_k=2, intermediate=64, vocab=160)
+    checkpoint, file, converted = folder / "checkpoint", folder / "model.gguf", folder / "converted"
+    random_moe(family, shape, Codecs(experts=codec), hf=checkpoint, gguf_file=file, tokenizer=False)
+    convert(file, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
+    return Prepared(open_truth(checkpoint), LayoutWeights(checkpoint), open_model(converted))
 
 
 def reference(spec: Spec, weights: Weights) -> ReferenceExecutor:

@@ -42,6 +42,13 @@ def build(case: Case, folder: Path) -> Truth:
     return run(model, case.seed)
 
 
+def open_truth(folder: Path, seed: int = 0) -> Truth:
+    """Run a checkpoint that is there already, in f32."""
+    transformers.utils.logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    return run(model.eval(), seed)
+
+
 @torch.no_grad()
 def randomise(model: torch.nn.Module, seed: int) -> None:
     """Weights that keep activations near one, routers that decide clearly, and no norm, bias or sink left at rest."""
