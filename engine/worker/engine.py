@@ -157,7 +157,7 @@ class Engine:
         self._scheduler.submit(request)
         self._samplers[request] = Sampler(message.sampling, message.prompt)
         self._totals["requests"] += 1
-        return []
+        return [_progress(request)]
 
     def _known(self, token: int) -> bool:
         return 0 <= token < self._model.vocab_size

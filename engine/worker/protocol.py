@@ -147,7 +147,7 @@ class Ready(Message):
 
 @dataclass(frozen=True)
 class Progress(Message):
-    """Prompt tokens that are in the cache, `reused` of them without computing."""
+    """Prompt tokens that are in the cache, `reused` of them without computing. The first one says: accepted."""
 
     kind: ClassVar[str] = "progress"
     request: int

@@ -38,8 +38,8 @@ class Request:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were found in the cache."""
-        return max(0, self.prompt_tokens - self.read)
+        """Prompt tokens that were found in the cache so far."""
+        return max(0, min(self.computed, self.prompt_tokens) - self.read)
 
     @property
     def remaining(self) -> int:

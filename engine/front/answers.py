@@ -1,0 +1,179 @@
+"""From token ids to an answer's text: several choices at once, stop strings, counts and times."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from engine.base.errors import DoesNotFitError
+from engine.front.client import WorkerClient
+from engine.text.text import Text
+from engine.worker.protocol import Done, Progress, Sampling, TokenLogprob, Tokens
+
+
+@dataclass(frozen=True)
+class Job:
+    """One choice of a request: a prompt to continue."""
+
+    index: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    stops: tuple[str, ...]
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token with its log probabilities."""
+
+    token: int
+    scores: TokenLogprob
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some more text of choice `index`; the last piece of a choice carries why it ended."""
+
+    index: int
+    text: str = ""
+    tokens: tuple[ScoredToken, ...] = ()
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How far the prompt of choice `index` has been read."""
+
+    index: int
+    computed: int
+    total: int
+
+
+@dataclass
+class Tally:
+    """Counts and times of one request, over all its choices. Times in seconds."""
+
+    began: float = field(default_factory=time.monotonic)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated: int = 0
+    first_token: float | None = None
+    prompt_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    decoded: int = 0  # tokens after the first of each choice, which decode_seconds is the time of
+
+    def add(self, job: Job, cached: int, generated: int, prompt_seconds: float, decode_seconds: float) -> None:
+        """Count a finished choice. Choices of one prompt share it, so it counts for the first of them alone."""
+        if job.sampling.choice == 0:
+            self.prompt_tokens += len(job.prompt)
+            self.cached_tokens += cached
+        self.generated += generated
+        self.prompt_seconds += prompt_seconds
+        self.decode_seconds += decode_seconds
+        self.decoded += generated - 1
+
+    def usage(self) -> dict[str, object]:
+        """The OpenAI interface's `usage`."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.generated,
+            "total_tokens": self.prompt_tokens + self.generated,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+    def statistics(self) -> dict[str, float | int]:
+        """Ours beside it, in seconds and tokens a second; what is not known is absent."""
+        known: dict[str, float | int | None] = {
+            "prompt_tokens": self.prompt_tokens,
+            "prompt_rate": _rate(self.prompt_tokens - self.cached_tokens, self.prompt_seconds),
+            "reused_tokens": self.cached_tokens,
+            "generated_tokens": self.generated,
+            "generated_rate": _rate(self.decoded, self.decode_seconds),
+            "first_token": self.first_token,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    return tokens / seconds if tokens > 0 and seconds > 0 else None
+
+
+def room_for_answer(prompt_tokens: int, context: int, max_tokens: int | None) -> int:
+    """Tokens an answer may have: what was asked for, at most what the context leaves.
+
+    DoesNotFitError with the counts if the prompt leaves nothing.
+    """
+    room = context - prompt_tokens
+    if room < 1:
+        raise DoesNotFitError(
+            f"The prompt has {prompt_tokens} tokens and leaves no room for an answer: "
+            f"this model's context is {context} tokens here.",
+            "Shorten the prompt, or load the model with a larger --context and --kv.",
+        )
+    return room if max_tokens is None else min(room, max_tokens)
+
+
+async def answer_all(
+    client: WorkerClient, text: Text, jobs: Sequence[Job], tally: Tally
+) -> AsyncGenerator[Piece | Reading, None]:
+    """The pieces of all choices as they come. Errors of any choice end all; so does closing the iterator."""
+    queue: asyncio.Queue[Piece | Reading | BaseException] = asyncio.Queue()
+
+    async def run(job: Job) -> None:
+        try:
+            async with aclosing(answer(client, text, job, tally)) as pieces:
+                async for piece in pieces:
+                    queue.put_nowait(piece)
+        except Exception as error:
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(run(job)) for job in jobs]
+    unfinished = len(tasks)
+    try:
+        while unfinished:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if isinstance(item, Piece) and item.finish_reason is not None:
+                unfinished -= 1
+            yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> AsyncGenerator[Piece | Reading, None]:
+    """The pieces of one choice. Text is held back while it may still turn out to be part of a stop string."""
+    stream = text.stream(job.stops)
+    held: list[ScoredToken] = []
+    heard = reused = 0
+    began = first = time.monotonic()
+    messages = client.generate(job.prompt, job.max_tokens, job.stop_ids, job.sampling)
+    async with aclosing(messages):
+        async for message in messages:
+            if isinstance(message, Progress):
+                reused = message.reused
+                yield Reading(job.index, message.computed, message.total)
+            elif isinstance(message, Tokens):
+                if not heard:
+                    first = time.monotonic()
+                    tally.first_token = min(first - tally.began, tally.first_token or float("inf"))
+                heard += len(message.ids)
+                grown = "".join([stream.push(token) for token in message.ids])
+                held += [ScoredToken(*pair) for pair in zip(message.ids, message.logprobs, strict=False)]
+                if stream.stopped is not None:
+                    # The worker is cut off and gives no account of its own.
+                    tally.add(job, reused, heard, first - began, time.monotonic() - first)
+                    yield Piece(job.index, grown, (), "stop")
+                    return
+                if grown:
+                    yield Piece(job.index, grown, tuple(held))
+                    held.clear()
+            elif isinstance(message, Done):
+                tally.add(job, message.cached_tokens, message.generated, message.prompt_seconds, message.decode_seconds)
+                yield Piece(job.index, stream.finish(), tuple(held), message.reason)

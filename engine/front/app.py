@@ -1,0 +1,81 @@
+"""The two faces of a front: one for anybody on the TCP port, one with control for this user's socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from engine import __version__
+from engine.base.errors import FreetokenError
+from engine.front.config import FrontConfig
+from engine.front.control import Control
+from engine.front.guard import Guard
+from engine.front.http import openai_error, status_of
+from engine.front.openai import OpenAI
+from engine.front.supervisor import Supervisor
+
+
+def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
+    """What the TCP port serves: the OpenAI interface behind the guard."""
+    return Guard(_app([_health(), *OpenAI(supervisor).routes()]), config)
+
+
+def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_down: Callable[[], None]) -> ASGIApp:
+    """What the Unix socket serves: the same, and control. The socket's mode is its guard.
+
+    `address` is what the TCP port is bound to; /health tells it here, because a port of 0 becomes a real one.
+    """
+    host, port = address or (None, None)
+    return _app([_health(host=host, port=port), *OpenAI(supervisor).routes(), *Control(supervisor, shut_down).routes()])
+
+
+def _health(**more: str | int | None) -> Route:
+    """A route that answers as soon as the front does; no model has to be loaded."""
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__, **more})
+
+    return Route("/health", health, methods=["GET"])
+
+
+def _app(routes: list[Route]) -> Starlette:
+    return Starlette(
+        routes=routes,
+        exception_handlers={
+            FreetokenError: _tell,
+            HTTPException: _tell_http,
+            ClientDisconnect: _nobody,
+            Exception: _tell_unexpected,
+        },
+    )
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FreetokenError)
+    return JSONResponse(openai_error(error), status_code=status_of(error))
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason = HTTPStatus(error.status_code).phrase
+    message = f"{reason}: {request.method} {request.url.path}"
+    content = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+    return JSONResponse(content, status_code=error.status_code, headers=error.headers)
+
+
+async def _nobody(request: Request, error: Exception) -> Response:
+    """The client has gone; this goes nowhere."""
+    return Response(status_code=499)
+
+
+async def _tell_unexpected(request: Request, error: Exception) -> Response:
+    """A mistake of ours. The server's log has the traceback."""
+    failure = FreetokenError(f"The server failed: {type(error).__name__}.", "Its log says more; please report it.")
+    return JSONResponse(openai_error(failure), status_code=500)

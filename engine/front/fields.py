@@ -1,0 +1,122 @@
+"""Checked members of a JSON request. Every error names the member, so that the client knows which one to change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.base.errors import UsageError
+
+
+class FieldError(UsageError):
+    """A member of a request that cannot be used; `field` is its name."""
+
+    def __init__(self, field: str, message: str, remedy: str = "") -> None:
+        super().__init__(f"{field}: {message}", remedy)
+        self.field = field
+
+
+Reader = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One member: how it is read, and its value where it is absent or null."""
+
+    read: Reader
+    default: Any = None
+
+
+def read_fields(body: Mapping[str, Any], table: Mapping[str, Field], ignored: frozenset[str]) -> dict[str, Any]:
+    """The values of all members in `table`. `ignored` members change nothing here; any other is refused."""
+    for name in body:
+        if name not in table and name not in ignored:
+            raise FieldError(name, "this server knows no such parameter.")
+    return {
+        name: field.default if body.get(name) is None else field.read(name, body[name]) for name, field in table.items()
+    }
+
+
+def number(low: float, high: float) -> Reader:
+    """A finite number within `low .. high`."""
+
+    def read(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise FieldError(name, f"a number is expected, not {value!r}.")
+        if not low <= value <= high:
+            raise FieldError(name, f"{value:g} is not within {low:g} and {high:g}.")
+        return float(value)
+
+    return read
+
+
+def whole(low: int, high: int) -> Reader:
+    """A whole number within `low .. high`."""
+
+    def read(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise FieldError(name, f"a whole number is expected, not {value!r}.")
+        if not low <= value <= high:
+            raise FieldError(name, f"{value} is not within {low} and {high}.")
+        return value
+
+    return read
+
+
+def flag(name: str, value: Any) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise FieldError(name, f"true or false is expected, not {value!r}.")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise FieldError(name, f"a string is expected, not {type(value).__name__}.")
+    return value
+
+
+def stops(name: str, value: Any) -> tuple[str, ...]:
+    """A stop string or a list of up to 16."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
+        raise FieldError(name, "a string or a list of strings is expected.")
+    if len(values) > 16:
+        raise FieldError(name, f"{len(values)} stop strings are more than the 16 allowed.")
+    if not all(values):
+        raise FieldError(name, "a stop string is empty.")
+    return tuple(values)
+
+
+def logit_bias(name: str, value: Any) -> dict[int, float]:
+    """{token id: amount from -100 to 100}; ids are JSON keys, so strings of digits."""
+    if not isinstance(value, dict) or len(value) > 1024:
+        raise FieldError(name, "an object of at most 1024 token ids is expected.")
+    amount = number(-100.0, 100.0)
+    bias = {}
+    for key, item in value.items():
+        if not (key.isascii() and key.isdigit()) or len(key) > 9:
+            raise FieldError(name, f"{key!r} is not a token id.")
+        bias[int(key)] = amount(name, item)
+    return bias
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """An object."""
+    if not isinstance(value, dict):
+        raise FieldError(name, "an object is expected.")
+    return value
+
+
+def only(*allowed: Any) -> Reader:
+    """One of a few values that mean: not used. Anything else asks for what this release does not do."""
+
+    def read(name: str, value: Any) -> Any:
+        if value not in allowed:
+            raise FieldError(name, "this is not supported yet.", "Leave it out.")
+        return value
+
+    return read

@@ -1,0 +1,102 @@
+"""Who may talk to the TCP port: the right Host, no strange web page, and the key if there is one."""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.front.config import FrontConfig, is_loopback
+
+_CORS_METHODS = "GET, POST, OPTIONS"
+_CORS_HEADERS = "Authorization, Content-Type"
+
+
+class Guard:
+    """An ASGI middleware.
+
+    A page of any web site can make a browser send requests to this machine, and can make its own name point here (DNS
+    rebinding). So the Host must be one of ours, and a request with an Origin must come from a page that this machine
+    serves or that was allowed by name.
+    """
+
+    def __init__(self, app: ASGIApp, config: FrontConfig) -> None:
+        self._app = app
+        self._config = config
+        self._hosts = frozenset(host.lower() for host in (*config.allowed_hosts, config.host))
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in config.allowed_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        refusal = self._refusal(headers.getlist("host"), origin)
+        if refusal is not None:
+            await _error(403, refusal)(scope, receive, send)
+        elif scope["method"] == "OPTIONS" and origin is not None:
+            preflight = Response(status_code=204, headers={"Access-Control-Max-Age": "600"})
+            preflight.headers["Access-Control-Allow-Methods"] = _CORS_METHODS
+            preflight.headers["Access-Control-Allow-Headers"] = _CORS_HEADERS
+            await preflight(scope, receive, _allowing(send, origin))
+        elif not self._has_key(scope["path"], headers.get("authorization", "")):
+            response = _error(401, "The key is missing or wrong. Send it as: Authorization: Bearer KEY")
+            response.headers["WWW-Authenticate"] = "Bearer"
+            await response(scope, receive, _allowing(send, origin))
+        else:
+            await self._app(scope, receive, _allowing(send, origin))
+
+    def _refusal(self, hosts: list[str], origin: str | None) -> str | None:
+        """Why a request is turned away, None if it is not."""
+        if len(hosts) != 1:
+            return "The request must name one Host."
+        name = host_name(hosts[0])
+        # On an address that others can reach any name may be ours; there the key keeps strangers out.
+        if self._config.loopback and not (is_loopback(name) or name in self._hosts):
+            return f"The Host {hosts[0]!r} is not one of this server's names."
+        if origin is None:
+            return None
+        parts = urlsplit(origin) if "://" in origin else urlsplit("")
+        if parts.hostname is not None and (is_loopback(parts.hostname) or origin.lower() in self._origins):
+            return None
+        if parts.netloc.lower() == hosts[0].lower() and not self._config.loopback:
+            return None
+        return f"Pages of {origin!r} may not use this server."
+
+    def _has_key(self, path: str, authorization: str) -> bool:
+        key = self._config.api_key
+        if not key or path == "/health":
+            return True
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), key.encode())
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0].lstrip("[").lower()
+    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    content = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+    return JSONResponse(content, status_code=status)
+
+
+def _allowing(send: Send, origin: str | None) -> Send:
+    """`send`, with the header that lets a page of `origin` read the answer."""
+    if origin is None:
+        return send
+
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Access-Control-Allow-Origin"] = origin
+            headers.add_vary_header("Origin")
+        await send(message)
+
+    return wrapped

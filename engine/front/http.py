@@ -1,0 +1,174 @@
+"""What every route needs: bodies within bounds, errors in one shape, streams that notice when nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from engine.base.errors import (
+    BusyError,
+    DoesNotFitError,
+    FreetokenError,
+    NotFoundError,
+    UnsupportedError,
+    UsageError,
+)
+from engine.front.fields import FieldError
+
+LARGEST_BODY = 32 * 2**20
+
+Value = TypeVar("Value")
+Events = AsyncGenerator[dict[str, Any] | str, None]  # JSON objects, or text for a comment
+
+
+class TooLargeError(UsageError):
+    """A body beyond LARGEST_BODY."""
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """The request's JSON object. UsageError for anything else, TooLargeError past the bound."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > LARGEST_BODY:
+            raise TooLargeError(f"The request's body is longer than {LARGEST_BODY} bytes.", "Send less at once.")
+        parts.append(part)
+    try:
+        content = json.loads(b"".join(parts), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise UsageError("The request's body is nested too deeply.") from None
+    except ValueError as error:
+        raise UsageError(f"The request's body is not JSON: {error}.") from None
+    if not isinstance(content, dict):
+        raise UsageError("The request's body is not a JSON object.")
+    return content
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def status_of(error: FreetokenError) -> int:
+    """The HTTP status that fits an error on the OpenAI interface."""
+    if isinstance(error, TooLargeError):
+        return 413
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, BusyError):
+        return 503
+    return 400 if isinstance(error, UsageError | DoesNotFitError | UnsupportedError) else 500
+
+
+def openai_error(error: FreetokenError) -> dict[str, Any]:
+    """The error in the OpenAI interface's shape, with our remedy beside it."""
+    status = status_of(error)
+    code = None
+    if isinstance(error, NotFoundError):
+        code = "model_not_found"
+    elif isinstance(error, DoesNotFitError):
+        code = "context_length_exceeded"
+    return {
+        "error": {
+            "message": str(error),
+            "type": "invalid_request_error" if status < 500 else "server_error",
+            "param": error.field if isinstance(error, FieldError) else None,
+            "code": code,
+            "remedy": error.remedy,
+        }
+    }
+
+
+def control_error(error: FreetokenError) -> tuple[int, dict[str, Any]]:
+    """Status and body of an error on the control interface, which names our own types."""
+    statuses = ((UsageError, 400), (NotFoundError, 404), (BusyError, 409), (DoesNotFitError, 507))
+    status, kind = 500, "FreetokenError"
+    for cls in type(error).__mro__:  # a subclass of ours counts as the public type that it is
+        if cls.__module__ == FreetokenError.__module__:
+            kind = cls.__name__
+            break
+    for cls, number in statuses:
+        if isinstance(error, cls):
+            status = number
+    return status, {"error": {"type": kind, "message": error.message, "remedy": error.remedy}}
+
+
+async def while_connected(request: Request, work: Awaitable[Value]) -> Value:
+    """The result of `work`, which is cancelled when the client goes away (ClientDisconnect). The body must be read."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.create_task(_disconnected(request.receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        watcher.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events. The source is closed as soon as the client is gone; an error becomes the last event."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: Events, on_close: Callable[[], Awaitable[None]]) -> None:
+        """`on_close` runs in any case, after `events` are closed."""
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._on_close = on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = asyncio.create_task(self._write(send))
+        watcher = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({writer, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watcher.cancel()
+            writer.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await writer
+            await asyncio.shield(self._on_close())
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with aclosing(_frames(self._events)) as frames:
+            async for data in frames:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _frames(events: Events) -> AsyncGenerator[bytes, None]:
+    """Events as they go over the wire."""
+    try:
+        async with aclosing(events) as source:
+            async for event in source:
+                yield comment(event) if isinstance(event, str) else frame(event)
+        yield b"data: [DONE]\n\n"
+    except FreetokenError as error:
+        yield frame(openai_error(error))
+
+
+def frame(event: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """A line that clients skip."""
+    return f": {text}\n\n".encode()

@@ -1,0 +1,110 @@
+"""The life of a front: take the lock, listen, serve until told to stop, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from engine.base.errors import FreetokenError
+from engine.front.config import FrontConfig
+from engine.front.listen import listen_private, listen_tcp, take_lock
+from engine.front.process import WORKER_COMMAND
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+    from engine.front.supervisor import Supervisor
+
+DRAIN_SECONDS = 2.0  # what answers in progress get when the front is told to stop
+IDLE_CHECK_SECONDS = 1.0
+
+
+def main(arguments: Sequence[str], worker_command: Sequence[str] = WORKER_COMMAND) -> int:
+    """Run a front; the exit code. The one argument is a JSON object, see docs/api.md."""
+    try:
+        config = FrontConfig.from_json(arguments[0] if arguments else "")
+        lock = take_lock(config.lock)
+        if lock is None:
+            print("Another server of this store is running.", file=sys.stderr)
+            return 0
+        with contextlib.ExitStack() as stack:
+            private = stack.enter_context(listen_private(config.socket))
+            stack.callback(config.socket.unlink, missing_ok=True)
+            public = None
+            if config.port is not None:
+                public = stack.enter_context(listen_tcp(config.host, config.port))
+            asyncio.run(_serve(config, private, public, worker_command))
+    except FreetokenError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+async def _serve(
+    config: FrontConfig, private: socket.socket, public: socket.socket | None, worker_command: Sequence[str]
+) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopped.set)
+    # Imported here: a front that finds the lock or the port taken should say so at once.
+    from engine.front.app import private_app, public_app
+    from engine.front.catalogue import Catalogue
+    from engine.front.supervisor import Supervisor
+
+    supervisor = Supervisor(Catalogue(config.store), config.keep_alive, worker_command)
+    address = None if public is None else public.getsockname()[:2]
+    servers = [_server(private_app(supervisor, address, stopped.set))]
+    listeners = [private]
+    if public is not None:
+        servers.append(_server(public_app(supervisor, config)))
+        listeners.append(public)
+    serving = [
+        asyncio.create_task(server.serve(sockets=[listener]))
+        for server, listener in zip(servers, listeners, strict=True)
+    ]
+    idle = asyncio.create_task(_stop_when_idle(supervisor, config.idle_exit, stopped))
+    await asyncio.wait({asyncio.create_task(stopped.wait()), *serving}, return_when=asyncio.FIRST_COMPLETED)
+    idle.cancel()
+    for server in servers:
+        server.should_exit = True  # nobody new is let in; answers in progress go on
+    await asyncio.wait(serving, timeout=DRAIN_SECONDS)
+    # Answers that are still in progress end with an error event, then their connections close.
+    await supervisor.close()
+    await asyncio.gather(*serving)
+
+
+async def _stop_when_idle(supervisor: Supervisor, most: float, stopped: asyncio.Event) -> None:
+    """Set `stopped` once the front has had nothing to do for `most` seconds."""
+    while supervisor.idle_seconds < most:
+        await asyncio.sleep(min(IDLE_CHECK_SECONDS, most))
+    stopped.set()
+
+
+def _server(app: ASGIApp) -> uvicorn.Server:
+    """A server that leaves signals to us: two of them run side by side."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(DRAIN_SECONDS) + 1,
+        )
+    )

@@ -1,0 +1,56 @@
+"""Starting a worker process. Only the standard library is imported, so that this can be the front's first act."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.worker.protocol import WorkerConfig
+
+WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.worker")
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A child and our end of its link."""
+
+    child: subprocess.Popen[bytes]
+    connection: socket.socket
+
+
+def spawn(config: WorkerConfig, command: Sequence[str] = WORKER_COMMAND) -> WorkerProcess:
+    """Start a worker. Call it on the main thread: the kernel ends the child with the thread that made it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = subprocess.Popen(
+            [*command, replace(config, parent=os.getpid()).to_json()],
+            stdin=theirs.fileno(),
+            stdout=sys.stderr.fileno(),
+            env=_environment(),
+        )
+    ours.setblocking(False)
+    return WorkerProcess(child, ours)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the folder this very package came from searched first: no other `engine` can take its place."""
+    environment = dict(os.environ)
+    home = str(Path(__file__).resolve().parents[2])
+    rest = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = home + (os.pathsep + rest if rest else "")
+    return environment
+
+
+def ending(code: int) -> str:
+    """How a child that ended with `code` is described."""
+    if code >= 0:
+        return f"ended with code {code}"
+    if -code == signal.SIGKILL:
+        return "was killed (perhaps the machine ran out of memory)"
+    return f"was ended by {signal.Signals(-code).name}"

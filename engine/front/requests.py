@@ -1,0 +1,206 @@
+"""The OpenAI requests this server understands, as tables of their members."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.front import fields
+from engine.front.catalogue import Defaults
+from engine.front.fields import Field, FieldError, read_fields
+from engine.worker.protocol import Sampling
+
+MOST_CHOICES = 16
+MOST_LOGPROBS = 20
+
+_SHARED = {
+    "model": Field(fields.text),
+    "stream": Field(fields.flag, False),
+    "stream_options": Field(fields.mapping, {}),
+    "n": Field(fields.whole(1, MOST_CHOICES), 1),
+    "max_tokens": Field(fields.whole(1, 2**31 - 1)),
+    "stop": Field(fields.stops, ()),
+    "seed": Field(fields.whole(-(2**63), 2**63 - 1)),
+    "temperature": Field(fields.number(0.0, 100.0)),
+    "top_p": Field(fields.number(0.0, 1.0)),
+    "top_k": Field(fields.whole(-1, 2**31 - 1)),
+    "min_p": Field(fields.number(0.0, 1.0)),
+    "repetition_penalty": Field(fields.number(0.01, 100.0)),
+    "frequency_penalty": Field(fields.number(-2.0, 2.0), 0.0),
+    "presence_penalty": Field(fields.number(-2.0, 2.0), 0.0),
+    "logit_bias": Field(fields.logit_bias, {}),
+    "ignore_eos": Field(fields.flag, False),
+}
+CHAT = {
+    **_SHARED,
+    "messages": Field(lambda name, value: value),
+    "max_completion_tokens": Field(fields.whole(1, 2**31 - 1)),
+    "logprobs": Field(fields.flag, False),
+    "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
+    "chat_template_kwargs": Field(fields.mapping, {}),
+    "response_format": Field(fields.only({"type": "text"})),
+    "tools": Field(fields.only([])),
+    "tool_choice": Field(fields.only("none", "auto")),
+    "functions": Field(fields.only([])),
+    "modalities": Field(fields.only(["text"])),
+    "audio": Field(fields.only()),
+}
+COMPLETION = {
+    **_SHARED,
+    "prompt": Field(lambda name, value: value),
+    "echo": Field(fields.flag, False),
+    "logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
+    "best_of": Field(fields.only(1)),
+    "suffix": Field(fields.only("")),
+}
+# Hints to a hosted service; nothing here depends on them.
+IGNORED = frozenset({
+    "user", "store", "metadata", "service_tier", "parallel_tool_calls", "function_call", "prediction",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort", "verbosity",
+    "web_search_options",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What both kinds of request have in common. `logprobs` -1: none wanted."""
+
+    model: str
+    stream: bool
+    include_usage: bool
+    choices: int
+    max_tokens: int | None
+    stops: tuple[str, ...]
+    ignore_eos: bool
+    logprobs: int
+    values: Mapping[str, Any]
+
+    def sampling(self, choice: int, defaults: Defaults, seed: int) -> Sampling:
+        """How choice number `choice` is sampled."""
+        values = self.values
+        return Sampling(
+            temperature=_given(values["temperature"], defaults.temperature),
+            top_k=max(0, _given(values["top_k"], defaults.top_k)),  # -1, like 0, keeps all
+            top_p=_given(values["top_p"], defaults.top_p),
+            min_p=_given(values["min_p"], defaults.min_p),
+            repetition_penalty=_given(values["repetition_penalty"], defaults.repetition_penalty),
+            frequency_penalty=values["frequency_penalty"],
+            presence_penalty=values["presence_penalty"],
+            logit_bias=values["logit_bias"],
+            seed=seed,
+            choice=choice,
+            logprobs=self.logprobs,
+        )
+
+    @property
+    def seed(self) -> int:
+        """The request's seed, or a fresh one."""
+        return int(_given(self.values["seed"], secrets.randbits(63)))
+
+
+@dataclass(frozen=True)
+class ChatAsked(Asked):
+    """A chat completion: messages as the chat template takes them, and extra variables for it."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    template_values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CompletionAsked(Asked):
+    """A completion of each prompt, which is text or token ids."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    echo: bool
+
+
+def read_chat(body: Mapping[str, Any]) -> ChatAsked:
+    """The request in `body`. FieldError for what cannot be served."""
+    values = read_fields(body, CHAT, IGNORED)
+    if values["top_logprobs"] is not None and not values["logprobs"]:
+        raise FieldError("top_logprobs", "logprobs must be true as well.")
+    logprobs = (values["top_logprobs"] or 0) if values["logprobs"] else -1
+    most = _given(values["max_completion_tokens"], values["max_tokens"])
+    return ChatAsked(
+        **_shared(values, logprobs, most),
+        messages=_messages(values["messages"]),
+        template_values=values["chat_template_kwargs"],
+    )
+
+
+def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
+    """The request in `body`. FieldError for what cannot be served."""
+    values = read_fields(body, COMPLETION, IGNORED)
+    if values["echo"] and values["logprobs"] is not None:
+        raise FieldError("echo", "log probabilities of the prompt are not supported.", "Leave out echo or logprobs.")
+    logprobs = -1 if values["logprobs"] is None else values["logprobs"]
+    most = _given(values["max_tokens"], 16)  # the OpenAI interface's default for this kind
+    return CompletionAsked(**_shared(values, logprobs, most), prompts=_prompts(values["prompt"]), echo=values["echo"])
+
+
+def _shared(values: Mapping[str, Any], logprobs: int, max_tokens: int | None) -> dict[str, Any]:
+    if not values["model"]:
+        raise FieldError("model", "a model's name is expected.", "GET /v1/models lists them.")
+    options = values["stream_options"]
+    unknown = options.keys() - {"include_usage", "include_obfuscation"}
+    if unknown:
+        raise FieldError(f"stream_options.{min(unknown)}", "this server knows no such parameter.")
+    if options and not values["stream"]:
+        raise FieldError("stream_options", "stream must be true as well.")
+    return {
+        "model": values["model"],
+        "stream": values["stream"],
+        "include_usage": fields.flag("stream_options.include_usage", options.get("include_usage") or False),
+        "choices": values["n"],
+        "max_tokens": max_tokens,
+        "stops": values["stop"],
+        "ignore_eos": values["ignore_eos"],
+        "logprobs": logprobs,
+        "values": values,
+    }
+
+
+def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Messages with a known role. What else they hold is checked where they are rendered."""
+    if not isinstance(value, list) or not value:
+        raise FieldError("messages", "a list of at least one message is expected.")
+    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
+
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def _message(name: str, message: Any) -> Mapping[str, Any]:
+    if not isinstance(message, dict):
+        raise FieldError(name, "an object is expected.")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise FieldError(f"{name}.role", f"{role!r} is not one of {', '.join(_ROLES)}.")
+    # An assistant's turn that only called tools has no content.
+    if message.get("content") is None and role != "assistant":
+        raise FieldError(f"{name}.content", "text is expected.")
+    return {**message, "role": _ROLES[role]}
+
+
+def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
+    """A string, a list of strings, a list of token ids, or a list of those."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and value:
+        if all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if _are_ids(value):
+            return (tuple(value),)
+        if all(isinstance(item, list) and item and _are_ids(item) for item in value):
+            return tuple(tuple(item) for item in value)
+    raise FieldError("prompt", "a string, a list of token ids, or a list of either is expected.")
+
+
+def _are_ids(value: list[Any]) -> bool:
+    return all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in value)
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,0 +1,173 @@
+"""Answers in the OpenAI interface's words: chat and text completions, whole and streamed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from engine.front.answers import Piece, ScoredToken
+from engine.text.text import Text
+
+Json = dict[str, Any]
+
+
+class Shape(Protocol):
+    """One of the two kinds of answer."""
+
+    def opening(self, index: int) -> Json | None:
+        """The first event of choice `index`, None if there is none."""
+        ...
+
+    def event(self, piece: Piece) -> Json:
+        """The event for a piece."""
+        ...
+
+    def closing(self, usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+        """The last event, with counts."""
+        ...
+
+    def whole(self, pieces: Sequence[Piece], usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+        """The unstreamed answer made of all `pieces`."""
+        ...
+
+
+@dataclass
+class _Head:
+    """What every event and answer of a request begins with."""
+
+    kind: str
+    model: str
+    prefix: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.prefix}-{secrets.token_hex(12)}"
+
+    def members(self, kind: str = "") -> Json:
+        return {"id": self.id, "object": kind or self.kind, "created": self.created, "model": self.model}
+
+
+class ChatShape:
+    """`chat.completion` and its chunks."""
+
+    def __init__(self, model: str, text: Text, with_logprobs: bool) -> None:
+        self._head = _Head("chat.completion", model, "chatcmpl")
+        self._text = text
+        self._with_logprobs = with_logprobs
+
+    def opening(self, index: int) -> Json | None:
+        return self._chunk([_chat_choice(index, {"role": "assistant", "content": ""}, None, None)])
+
+    def event(self, piece: Piece) -> Json:
+        delta = {"content": piece.text} if piece.text or piece.tokens else {}
+        return self._chunk([_chat_choice(piece.index, delta, self._logprobs(piece.tokens), piece.finish_reason)])
+
+    def closing(self, usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+        return {**self._chunk([]), "usage": usage, "statistics": statistics}
+
+    def whole(self, pieces: Sequence[Piece], usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+        choices = []
+        for piece in join(pieces):
+            message = {"role": "assistant", "content": piece.text, "refusal": None}
+            choices.append(
+                {
+                    "index": piece.index,
+                    "message": message,
+                    "logprobs": self._logprobs(piece.tokens),
+                    "finish_reason": piece.finish_reason,
+                }
+            )
+        return {**self._head.members(), "choices": choices, "usage": usage, "statistics": statistics}
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        return {**self._head.members("chat.completion.chunk"), "choices": choices}
+
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json | None:
+        if not self._with_logprobs:
+            return None
+        return {
+            "content": [
+                {
+                    **self._scored(scored.token, scored.scores.logprob),
+                    "top_logprobs": [self._scored(*pair) for pair in scored.scores.top],
+                }
+                for scored in tokens
+            ],
+            "refusal": None,
+        }
+
+    def _scored(self, token: int, logprob: float) -> Json:
+        content = self._text.token_bytes(token)
+        return {"token": content.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(content)}
+
+
+class CompletionShape:
+    """`text_completion`, whose chunks look like the whole."""
+
+    def __init__(self, model: str, text: Text, with_logprobs: bool, echoes: Sequence[str]) -> None:
+        """`echoes` is what each choice's text begins with; all empty unless the prompt is to be echoed."""
+        self._head = _Head("text_completion", model, "cmpl")
+        self._text = text
+        self._with_logprobs = with_logprobs
+        self._echoes = echoes
+        self._offsets = [len(echo) for echo in echoes]
+
+    def opening(self, index: int) -> Json | None:
+        echo = self._echoes[index]
+        return {**self._head.members(), "choices": [_text_choice(index, echo, None, None)]} if echo else None
+
+    def event(self, piece: Piece) -> Json:
+        choice = _text_choice(piece.index, piece.text, self._logprobs(piece), piece.finish_reason)
+        return {**self._head.members(), "choices": [choice]}
+
+    def closing(self, usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+        return {**self._head.members(), "choices": [], "usage": usage, "statistics": statistics}
+
+    def whole(self, pieces: Sequence[Piece], usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+        choices = [
+            _text_choice(
+                piece.index, self._echoes[piece.index] + piece.text, self._logprobs(piece), piece.finish_reason
+            )
+            for piece in join(pieces)
+        ]
+        return {**self._head.members(), "choices": choices, "usage": usage, "statistics": statistics}
+
+    def _logprobs(self, piece: Piece) -> Json | None:
+        if not self._with_logprobs:
+            return None
+        names = [self._text.token_text(scored.token) for scored in piece.tokens]
+        offsets = []
+        for name in names:
+            offsets.append(self._offsets[piece.index])
+            self._offsets[piece.index] += len(name)
+        return {
+            "tokens": names,
+            "token_logprobs": [scored.scores.logprob for scored in piece.tokens],
+            "top_logprobs": [
+                {self._text.token_text(token): logprob for token, logprob in scored.scores.top}
+                for scored in piece.tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def join(pieces: Sequence[Piece]) -> list[Piece]:
+    """One piece for each choice, in order of their numbers."""
+    joined: dict[int, Piece] = {}
+    for piece in pieces:
+        before = joined.get(piece.index, Piece(piece.index))
+        joined[piece.index] = Piece(
+            piece.index, before.text + piece.text, before.tokens + piece.tokens, piece.finish_reason
+        )
+    return [joined[index] for index in sorted(joined)]
+
+
+def _chat_choice(index: int, delta: Json, logprobs: Json | None, finish_reason: str | None) -> Json:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _text_choice(index: int, text: str, logprobs: Json | None, finish_reason: str | None) -> Json:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}

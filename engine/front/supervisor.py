@@ -1,0 +1,289 @@
+"""One worker a model: started when somebody asks, shared, unloaded when idle, replaced when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from engine.base.errors import BusyError, DoesNotFitError, NotFoundError
+from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
+from engine.front.catalogue import Catalogue, Defaults, Entry, read_defaults
+from engine.front.client import WorkerClient
+from engine.front.process import WORKER_COMMAND, spawn
+from engine.text.text import Text
+from engine.worker.protocol import Ready, Resized, WorkerConfig
+
+CRASHES = 3  # so many within CRASH_SECONDS, and a model is not started again until the oldest is past
+CRASH_SECONDS = 60.0
+STATS_SECONDS = 3.0
+EXPERTS_NOTE = "--experts has no effect on the cpu: experts run in place from memory."
+
+
+@dataclass
+class Loaded:
+    """A model with a living worker. `ready` is kept up to date with resizes."""
+
+    name: str
+    client: WorkerClient
+    ready: Ready
+    text: Text
+    defaults: Defaults
+    flags: LoadFlags
+    keep_alive: float
+    users: int = 0
+    used_at: float = 0.0  # Unix seconds
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def running(self) -> Running:
+        ready = self.ready
+        return Running(ready.device, ready.threads, ready.context, ready.kv_tokens, ready.kv_bytes_per_token)
+
+    @property
+    def until(self) -> float | None:
+        """When it is unloaded if nobody asks it anything, in Unix seconds; None: never."""
+        since = time.time() if self.users else self.used_at
+        return None if self.keep_alive == float("inf") else since + self.keep_alive
+
+    def state(self) -> dict[str, Any]:
+        """The model as the control interface shows it."""
+        ready = self.ready
+        return {
+            "name": self.name,
+            "size": ready.model_bytes,
+            "device": ready.device,
+            "threads": ready.threads,
+            "experts": None,
+            "hit_rate": None,
+            "kv_tokens": ready.kv_tokens,
+            "kv_bytes": ready.kv_tokens * ready.kv_bytes_per_token,
+            "context": ready.context,
+            "until": self.until,
+            "busy": self.users > 0,
+        }
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How somebody wants a model: `asked` and `keep_alive` must hold, the defaults serve a fresh load alone."""
+
+    asked: LoadFlags = field(default_factory=LoadFlags)
+    defaults: LoadFlags = field(default_factory=LoadFlags)
+    keep_alive: float | None = None
+    default_keep_alive: float | None = None
+
+
+class Supervisor:
+    """The loaded models of one front. All methods belong to the event loop's thread."""
+
+    def __init__(self, catalogue: Catalogue, keep_alive: float, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
+        self.catalogue = catalogue
+        self._last_use = time.monotonic()
+        self._acquiring = 0
+        self._keep_alive = keep_alive
+        self._command = worker_command
+        self._loaded: dict[str, Loaded] = {}
+        self._settings: dict[str, tuple[LoadFlags, float]] = {}  # what a model was last loaded with
+        self._crashes: dict[str, deque[float]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def models(self) -> list[Loaded]:
+        return list(self._loaded.values())
+
+    @property
+    def idle_seconds(self) -> float:
+        """Since when nothing has been loaded or asked for; 0 while something is."""
+        return 0.0 if self._loaded or self._acquiring else time.monotonic() - self._last_use
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Loaded]:
+        """The model, loaded if need be, which stays loaded at least until the block is left."""
+        loaded, _ = await self._acquire(name, None)
+        try:
+            yield loaded
+        finally:
+            self._release(loaded)
+
+    async def load(self, name: str, wish: Wish) -> tuple[Loaded, float | None, tuple[str, ...]]:
+        """Load a model, or attach to it under the rule of `attach.decide`.
+
+        Also the seconds that loading took (None: it was there) and what the user should be told.
+        """
+        pick_device(wish.asked.device)
+        loaded, fresh = await self._acquire(name, wish)
+        self._release(loaded)
+        notes = loaded.ready.notes if fresh else ()
+        if wish.asked.experts is not None and loaded.ready.device == "cpu" and EXPERTS_NOTE not in notes:
+            notes += (EXPERTS_NOTE,)
+        return loaded, loaded.ready.load_seconds if fresh else None, notes
+
+    async def resize(
+        self, name: str, kv_tokens: int | None, kv_bytes: int | None, experts: str | None
+    ) -> tuple[dict[str, Any], Loaded, Resized]:
+        """Move memory of a loaded model: its state before, the model, and what the worker says."""
+        async with self._lock(name):
+            loaded = self.find(name)
+            before = loaded.state()
+            resized = await self._resize(loaded, kv_tokens, kv_bytes, experts)
+            return before, loaded, resized
+
+    async def stop(self, name: str) -> str:
+        """Unload a model, whatever it is doing; its full name."""
+        loaded = self.find(name)
+        await self._unload(loaded)
+        return loaded.name
+
+    async def close(self) -> None:
+        """Unload everything; no worker is left, and none can be started any more."""
+        self._closing = True
+        await asyncio.gather(*(self._unload(loaded) for loaded in self.models))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def find(self, name: str) -> Loaded:
+        """A model that is loaded. NotFoundError for any other."""
+        loaded = self._loaded.get(name) or self._loaded.get(self.catalogue.resolve(name).name)
+        if loaded is None:
+            raise NotFoundError(f"{name} is not loaded.", "`freetoken ps` lists what is.")
+        return loaded
+
+    async def _acquire(self, name: str, wish: Wish | None) -> tuple[Loaded, bool]:
+        """The loaded model with one more user, and whether it was loaded just now."""
+        entry = self.catalogue.resolve(name)
+        self._acquiring += 1
+        try:
+            async with self._lock(entry.name):
+                return await self._acquire_locked(entry, wish)
+        finally:
+            self._acquiring -= 1
+            self._last_use = time.monotonic()
+
+    async def _acquire_locked(self, entry: Entry, wish: Wish | None) -> tuple[Loaded, bool]:
+        loaded = self._loaded.get(entry.name)
+        if loaded is not None and not loaded.client.alive:
+            await loaded.client.wait_ended()
+            loaded = None
+        if loaded is not None and wish is not None:
+            loaded = await self._match(loaded, wish.asked)
+        fresh = loaded is None
+        if loaded is None:
+            flags, keep_alive = self._settings.get(entry.name, (LoadFlags(), self._keep_alive))
+            if wish is not None:
+                flags = wish.asked.over(wish.defaults)
+                keep_alive = keep_alive if wish.default_keep_alive is None else wish.default_keep_alive
+            loaded = await self._start(entry.name, entry.folder, flags, keep_alive)
+        if wish is not None and wish.keep_alive is not None:
+            loaded.keep_alive = wish.keep_alive
+        self._settings[entry.name] = (loaded.flags, loaded.keep_alive)
+        loaded.users += 1
+        if loaded.timer is not None:
+            loaded.timer.cancel()
+        return loaded, fresh
+
+    async def _match(self, loaded: Loaded, asked: LoadFlags) -> Loaded | None:
+        """Make `asked` hold for a loaded model; None: it was unloaded and must be started afresh."""
+        decision = decide(loaded.running, asked, busy=loaded.users > 0)
+        if decision.step is Step.RESIZE:
+            await self._resize(loaded, asked.kv_tokens, asked.kv_bytes, None)
+        elif decision.step is Step.RESTART:
+            await self._unload(loaded)
+            return None
+        elif decision.step is Step.REFUSE:
+            raise BusyError(
+                f"{loaded.name} is answering and cannot be restarted for {', '.join(decision.mismatches)}.",
+                "Leave the flag out, or try again when it is idle.",
+            )
+        return loaded
+
+    async def _resize(
+        self, loaded: Loaded, kv_tokens: int | None, kv_bytes: int | None, experts: str | None
+    ) -> Resized:
+        resized = await loaded.client.resize(kv_tokens, kv_bytes, experts)
+        loaded.ready = replace(loaded.ready, kv_tokens=resized.kv_after, context=resized.context)
+        if kv_tokens is not None or kv_bytes is not None:
+            # A restart on demand should come back with the new budget; a fixed context may no longer fit it.
+            loaded.flags = replace(loaded.flags, kv_tokens=resized.kv_after, kv_bytes=None, context=None)
+            self._settings[loaded.name] = (loaded.flags, loaded.keep_alive)
+        return resized
+
+    async def _start(self, name: str, folder: Path, flags: LoadFlags, keep_alive: float) -> Loaded:
+        self._check_crashes(name)
+        try:
+            return await self._start_once(name, folder, flags, keep_alive)
+        except DoesNotFitError:
+            idle = [other for other in self.models if not other.users]
+            if not idle:
+                raise
+            await asyncio.gather(*(self._unload(other) for other in idle))
+            return await self._start_once(name, folder, flags, keep_alive)
+
+    async def _start_once(self, name: str, folder: Path, flags: LoadFlags, keep_alive: float) -> Loaded:
+        if self._closing:
+            raise BusyError("The server is shutting down.", "Send the request again in a moment.")
+        process = spawn(worker_config(folder, flags), self._command)
+        client = await WorkerClient.connect(process, lambda: self._ended(name, client))
+        try:
+            # The tokenizer takes as long as the worker's start; both at once.
+            text, defaults = await asyncio.gather(
+                asyncio.to_thread(Text.load, folder), asyncio.to_thread(read_defaults, folder)
+            )
+            ready = await client.ready()
+        except BaseException:
+            await asyncio.shield(client.stop())
+            raise
+        loaded = Loaded(name, client, ready, text, defaults, flags, keep_alive, used_at=time.time())
+        self._loaded[name] = loaded
+        return loaded
+
+    def _release(self, loaded: Loaded) -> None:
+        loaded.users -= 1
+        loaded.used_at = time.time()
+        self._last_use = time.monotonic()
+        if loaded.users == 0 and loaded.keep_alive != float("inf"):
+            loop = asyncio.get_running_loop()
+            loaded.timer = loop.call_later(loaded.keep_alive, self._unload_if_idle, loaded)
+
+    def _unload_if_idle(self, loaded: Loaded) -> None:
+        if loaded.users == 0:
+            task = asyncio.get_running_loop().create_task(self._unload(loaded))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _unload(self, loaded: Loaded) -> None:
+        if self._loaded.get(loaded.name) is loaded:
+            del self._loaded[loaded.name]
+        if loaded.timer is not None:
+            loaded.timer.cancel()
+        await asyncio.shield(loaded.client.stop())
+
+    def _ended(self, name: str, client: WorkerClient) -> None:
+        """A worker has gone by itself or was stopped."""
+        loaded = self._loaded.get(name)
+        if loaded is not None and loaded.client is client:
+            del self._loaded[name]
+            self._crashes.setdefault(name, deque(maxlen=CRASHES)).append(time.monotonic())
+
+    def _check_crashes(self, name: str) -> None:
+        crashes = self._crashes.get(name, deque())
+        if len(crashes) == CRASHES and (age := time.monotonic() - crashes[0]) < CRASH_SECONDS:
+            raise BusyError(
+                f"{name} has crashed {CRASHES} times within {CRASH_SECONDS:.0f} seconds.",
+                f"Run `freetoken verify {name}`, or try again in {CRASH_SECONDS - age:.0f} seconds.",
+            )
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+
+def worker_config(folder: Path, flags: LoadFlags) -> WorkerConfig:
+    """What a worker is started with."""
+    values: Mapping[str, Any] = {**vars(flags), "device": pick_device(flags.device)}
+    return WorkerConfig(model=str(folder), **values)

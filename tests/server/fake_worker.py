@@ -1,0 +1,36 @@
+"""A worker process over the fake executor: `python fake_worker.py CONFIG`, started by a front under test."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from fake_executor import FakeExecutor, fake_model
+
+from engine.base.errors import CorruptFileError, DoesNotFitError
+from engine.worker.engine import LoadedModel
+from engine.worker.main import main
+from engine.worker.protocol import WorkerConfig
+
+PACE = 0.002  # seconds a token, so that there is time to interrupt an answer
+ROOM = 1 << 16  # tokens that "fit this machine"
+
+
+def load(config: WorkerConfig) -> LoadedModel:
+    name = Path(config.model).name
+    if name == "broken":
+        raise CorruptFileError("The bank is short.", "Convert the model again.")
+    if name == "dying":
+        sys.exit(7)
+    kv_tokens = config.kv_tokens or (config.kv_bytes or 0) // 100 or config.context or 4096
+    if kv_tokens > ROOM:
+        raise DoesNotFitError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
+    model = fake_model(kv_tokens, config.context, pace=PACE)
+    return replace(model, executor=FakeExecutor(model.plan.pages, pace=PACE), threads=config.threads or 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], load))
