@@ -16,10 +16,11 @@ __m512 load_column(const uint8_t* p) {
 
 template <Codec C>
 struct FloatKernel {
+    static constexpr Fetch kFetch = C == Codec::f32 ? Fetch::near : Fetch::far;
     static constexpr int kGroup = 6;  // 24 accumulators
     static constexpr int kColumnBytes = codec_info(C).code_bytes * kTileRows;
 
-    template <int T, bool Prefetch>
+    template <int T, Fetch F>
     static void run_tile(const TileJob& job) {
         const uint8_t* x[T];
         __m512 acc[T][kFloatColumns];
@@ -32,10 +33,7 @@ struct FloatKernel {
         const uint8_t* p = job.tile;
         const size_t end = static_cast<size_t>(padded_cols(C, job.cols)) * sizeof(float);
         for (size_t offset = 0; offset < end; offset += kFloatColumns * sizeof(float), p += kFloatColumns * kColumnBytes) {
-            if constexpr (Prefetch) {
-#pragma GCC unroll 4
-                for (int i = 0; i < kFloatColumns * kColumnBytes; i += 64) _mm_prefetch(p + job.tile_bytes + i, _MM_HINT_T0);
-            }
+            fetch_ahead<F>(p, kFloatColumns * kColumnBytes);
 #pragma GCC unroll 4
             for (int s = 0; s < kFloatColumns; ++s) {
                 const __m512 w = load_column<C>(p + s * kColumnBytes);
@@ -54,8 +52,8 @@ struct FloatKernel {
 
     template <int T>
     static void run(const TileJob& job) {
-        if (T > 1 && job.prefetch_next) return run_tile<T, true>(job);
-        run_tile<T, false>(job);
+        if (T > (C == Codec::f32 ? 1 : 2) && job.from_memory) return run_tile<T, kFetch>(job);
+        run_tile<T, Fetch::none>(job);
     }
 };
 

@@ -100,7 +100,7 @@ struct IntegerKernel {
         }
     }
 
-    template <int T, bool Prefetch>
+    template <int T, Fetch F>
     static void run_tile(const TileJob& job) {
         const uint8_t* x[T];
         __m512 acc[T] = {}, first[T] = {}, second[T] = {};
@@ -108,7 +108,7 @@ struct IntegerKernel {
         for (int t = 0; t < T; ++t) {
             x[t] = job.x[t];
         }
-        walk_blocks<Format::kCodec, Prefetch>(
+        walk_blocks<Format::kCodec, F>(
             job,
             [&](const uint8_t* scales, const uint8_t* codes, int b) {
                 multiply_block<T>(scales, codes, x, static_cast<size_t>(b) * sizeof(QuantBlock), acc);
@@ -133,8 +133,8 @@ struct IntegerKernel {
 
     template <int T>
     static void run(const TileJob& job) {
-        if (T > 1 && job.prefetch_next) return run_tile<T, true>(job);
-        run_tile<T, false>(job);
+        if (T > 2 && job.from_memory) return run_tile<T, Fetch::far>(job);
+        run_tile<T, Fetch::none>(job);
     }
 };
 
