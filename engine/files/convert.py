@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import xxhash
 
 from engine import __version__
-from engine.base.errors import DoesNotFitError, UsageError
+from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.files.checkpoint import Checkpoint, TokenizerWriter
 from engine.files.gather import Gather
@@ -24,15 +23,17 @@ from engine.files.manifest import (
     write_manifest,
 )
 from engine.files.open_checkpoint import open_checkpoint
-from engine.files.packing import Pack
+from engine.files.packing import Pack, native_pack
 from engine.files.partial import JOURNAL_NAME, PARTIAL_SUFFIX, Partial
 from engine.files.plan import Plan, describe, make_plan
+from engine.files.space import require_space
 from engine.files.stream import Pace, Progress, stream
 from engine.files.untrusted import read_small_file
 from engine.files.upcycle import Upcycle, upcycled
 from engine.spec.families import resolve
 
 CONFIG_NAME = "config.json"
+GENERATION_NAME = "generation_config.json"
 
 _SMALL_FILES_BYTES = 64 << 20  # room for the manifest, the tokenizer and what the file system adds
 _CACHED_SHARE = 0.25  # an output that is larger than this share of the memory is not left in the page cache
@@ -43,17 +44,20 @@ def convert(
     dest: Path,
     *,
     write_tokenizer: TokenizerWriter,
-    pack: Pack,
     progress: Progress | None = None,
     upcycle: Upcycle | None = None,
+    sampling: Mapping[str, float] | None = None,
     force: bool = False,
+    pace: Pace | None = None,
+    pack: Pack = native_pack,
 ) -> None:
     """Converts a folder of safetensors or a GGUF file into the FTW folder `dest`.
 
     Bounded memory whatever the model. Killed at any moment, the same call goes on in mid-file and gives the same bytes;
     until it has finished everything is in `<dest>.partial`. The source is never written to. `write_tokenizer` turns
-    GGUF metadata into tokenizer files, `upcycle` makes a dense model sparse, `force` replaces an existing `dest` or an
-    unfinished conversion of something else.
+    GGUF metadata into tokenizer files, `upcycle` makes a dense model sparse, `sampling` is what generation_config.json
+    says where the source has none, `force` replaces an existing `dest` or an unfinished conversion of something else.
+    `pace` says how often the journal is brought up to date; `pack` is another packer of the same format.
 
     Errors: NotFoundError, UnsupportedError (unknown family, codec or tensor) and CorruptFileError before any output is
     written; UsageError when `dest` is there or settings would be mixed; BusyError while another process converts;
@@ -63,11 +67,11 @@ def convert(
         raise UsageError(f"{dest} is there already.", "Name another destination, or replace it with --force.")
     checkpoint = open_checkpoint(source)
     try:
-        job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle)
+        job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle, sampling or {})
         _check_space(dest, job.plan)
         with Partial(dest, _fingerprint(job), discard_other=force) as partial:
             sources = job.checkpoint.files
-            stream(job.plan, job.gather, sources, partial, progress or _silent, pack, _pace(job.plan))
+            stream(job.plan, job.gather, sources, partial, progress or _silent, pack, pace or _pace(job.plan))
             _write_small_files(job, partial.folder, write_tokenizer)
             manifest = _manifest(job, partial.hashes, partial.folder)
             (partial.folder / MANIFEST_NAME).write_bytes(write_manifest(manifest))
@@ -91,11 +95,13 @@ def _silent(done: int, total: int) -> None:
     """The progress of a caller that wants none."""
 
 
-def _prepare(checkpoint: Checkpoint, upcycle: Upcycle | None) -> _Job:
+def _prepare(checkpoint: Checkpoint, upcycle: Upcycle | None, sampling: Mapping[str, float]) -> _Job:
     seen = {name: (tensor.codec, tensor.shape) for name, tensor in checkpoint.tensors.items()}
     spec, layout = resolve(checkpoint.config, seen)
     gather = Gather(checkpoint.tensors)
-    settings = {"upcycle": asdict(upcycle)} if upcycle else {}
+    settings: dict[str, Any] = {"upcycle": asdict(upcycle)} if upcycle else {}
+    if sampling:
+        settings["sampling"] = dict(sampling)
     return _Job(checkpoint, spec.to_json(), gather, make_plan(layout, gather), settings)
 
 
@@ -118,25 +124,23 @@ def _check_space(dest: Path, plan: Plan) -> None:
     """Raises DoesNotFitError when the disk lacks room for what is still to be written."""
     partial = dest.with_name(dest.name + PARTIAL_SUFFIX)
     there = sum(path.stat().st_blocks * 512 for path in partial.iterdir()) if partial.is_dir() else 0
-    existing = next(path for path in dest.absolute().parents if path.exists())
-    free = shutil.disk_usage(existing).free
-    needed = max(0, plan.total_bytes + _SMALL_FILES_BYTES - there)
-    if needed > free:
-        raise DoesNotFitError(
-            f"{dest} needs {needed / 1e9:.2f} GB of disk and {free / 1e9:.2f} GB are free: "
-            f"{(needed - free) / 1e9:.2f} GB too little.",
-            "Free some space, or name a destination on another disk.",
-        )
+    require_space(dest, max(0, plan.total_bytes + _SMALL_FILES_BYTES - there))
 
 
 def _write_small_files(job: _Job, folder: Path, write_tokenizer: TokenizerWriter) -> None:
     """The config, the tokenizer, and what else of the source is worth keeping."""
     checkpoint = job.checkpoint
-    (folder / CONFIG_NAME).write_text(json.dumps(checkpoint.config, indent=2, sort_keys=True) + "\n")
+    _write_json(folder / CONFIG_NAME, checkpoint.config)
+    if "sampling" in job.settings:
+        _write_json(folder / GENERATION_NAME, job.settings["sampling"])
     for companion in checkpoint.companions:
         (folder / companion.name).write_bytes(read_small_file(companion))
     if checkpoint.metadata is not None:
         write_tokenizer(checkpoint.metadata, folder)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def _manifest(job: _Job, hashes: list[str], folder: Path) -> Manifest:

@@ -22,6 +22,13 @@ Raises ValueError for a scale that is no finite number.
 CHUNK_BYTES = 1 << 20  # of raw rows: small enough for the second-level cache
 
 
+def native_pack(codec: str, raw: Bytes, cols: int, out: Bytes, stride: int) -> None:
+    """The packer of the C++ module."""
+    from engine import _native
+
+    _native.pack_rows(codec, raw, cols, out, stride)
+
+
 def item_bytes(item: Item, gather: Gather, pack: Pack) -> Iterator[Bytes]:
     """The bytes of an item in order. A chunk is valid until the next one is asked for."""
     written = 0

@@ -7,7 +7,6 @@ is written only after its item has reached the disk, so whatever the journal say
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -16,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from engine.base.errors import BusyError, DoesNotFitError, FreetokenError, UsageError
+from engine.base.errors import DoesNotFitError, FreetokenError, UsageError
+from engine.files.locks import lock_folder
 from engine.files.source_file import Bytes
 
 JOURNAL_NAME = "journal"
@@ -38,7 +38,7 @@ class Partial:
         """
         self.dest = dest
         self.folder = dest.with_name(dest.name + PARTIAL_SUFFIX)
-        self._lock = _locked_folder(self.folder)
+        self._lock = lock_folder(self.folder, f"Another process is converting into {self.folder}.")
         self._files: dict[str, int] = {}
         self._dirty: set[str] = set()
         try:
@@ -112,7 +112,7 @@ class Partial:
         for path in self.folder.iterdir():
             _sync(path)
         _sync(self.folder)
-        old = self.dest.with_name(self.dest.name + ".replaced" + PARTIAL_SUFFIX)
+        old = self.dest.with_name(f".{self.dest.name}.replaced")
         if replace and self.dest.exists():
             shutil.rmtree(old, ignore_errors=True)
             self.dest.rename(old)
@@ -133,25 +133,6 @@ class Partial:
                 f"The disk that holds {self.folder} is full.",
                 "What was written is kept: free some space and convert again to go on from there.",
             ) from error
-
-
-def _locked_folder(folder: Path) -> int:
-    """A descriptor of `folder`, made if absent, that holds its lock until it is closed."""
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise BusyError(f"Another process is converting into {folder}.", "Wait for it, or stop it.") from None
-        # its last owner may have renamed it between our opening and our locking
-        try:
-            if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        os.close(descriptor)
 
 
 def _empty(folder: Path) -> None:

@@ -1,0 +1,113 @@
+"""models.toml: the models that can be pulled by name."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from engine.base.errors import CorruptFileError, NotFoundError
+from engine.files.untrusted import Table
+from engine.files.upcycle import Upcycle
+
+FILE_NAME = "models.toml"
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LARGEST = 1 << 50
+
+
+@dataclass(frozen=True)
+class PackageFile:
+    """One file of a package on the Python package index; `file` is its path in the installed package."""
+
+    package: str
+    version: str
+    file: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """One entry. `size` is about what the converted model takes on disk, in bytes."""
+
+    name: str
+    description: str
+    licence: str
+    parameters: int
+    active_parameters: int
+    size: int
+    source: PackageFile
+    upcycle: Upcycle | None
+    sampling: Mapping[str, float]
+
+
+def read_catalogue() -> dict[str, Model]:
+    """The catalogue that this installation came with."""
+    installed = resources.files("engine") / FILE_NAME
+    if installed.is_file():
+        return parse_catalogue(installed.read_text("utf-8"), FILE_NAME)
+    checkout = Path(__file__).parents[2] / FILE_NAME
+    return parse_catalogue(checkout.read_text("utf-8"), str(checkout))
+
+
+def parse_catalogue(text: str, where: str) -> dict[str, Model]:
+    """The models that `text` describes. Raises CorruptFileError, naming the entry and the field."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CorruptFileError(f"{where} is not TOML: {error}.") from None
+    return {name: _model(name, entry) for name, entry in Table(content, where).table("models").named_tables()}
+
+
+def find_model(catalogue: Mapping[str, Model], name: str) -> Model:
+    """The entry called `name`. Raises NotFoundError with the nearest name or with all of them."""
+    if name in catalogue:
+        return catalogue[name]
+    close = difflib.get_close_matches(name, catalogue, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(catalogue))}."
+    raise NotFoundError(f"There is no model {name!r} to pull.", hint)
+
+
+def _model(name: str, entry: Table) -> Model:
+    upcycle = entry.table("upcycle") if "upcycle" in entry else None
+    return Model(
+        name=name,
+        description=entry.text("description"),
+        licence=entry.text("licence"),
+        parameters=entry.integer("parameters", 1, _LARGEST),
+        active_parameters=entry.integer("active_parameters", 1, _LARGEST),
+        size=entry.integer("size", 1, _LARGEST),
+        source=_source(entry.table("source")),
+        upcycle=Upcycle(upcycle.integer("experts", 1, 4096), upcycle.integer("top_k", 1, 4096)) if upcycle else None,
+        sampling=_sampling(entry.table("sampling")) if "sampling" in entry else {},
+    )
+
+
+def _source(table: Table) -> PackageFile:
+    if table.text("kind") != "pypi":
+        raise CorruptFileError(f"{table.where}: the kind {table.text('kind')!a:.40} is not known.")
+    sha256 = table.text("sha256")
+    if not _SHA256.fullmatch(sha256):
+        raise CorruptFileError(f"{table.where}: sha256 is not 64 hexadecimal digits.")
+    file = table.text("file")
+    if file.startswith("/") or ".." in file.split("/"):
+        raise CorruptFileError(f"{table.where}: file {file!a:.80} leaves the package.")
+    return PackageFile(table.text("package"), table.text("version"), file, table.integer("size", 1, _LARGEST), sha256)
+
+
+def _sampling(table: Table) -> dict[str, float]:
+    values = {}
+    for name, value in table.raw().items():
+        if name not in SAMPLING:
+            raise CorruptFileError(f"{table.where}: {name!a:.40} is not one of {', '.join(SAMPLING)}.")
+        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+            raise CorruptFileError(f"{table.where}: {name} is {value!a:.40}, not a number.")
+        values[name] = value
+    return values

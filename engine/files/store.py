@@ -1,0 +1,158 @@
+"""The local store: a folder with one FTW folder a model."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.base.errors import FreetokenError, NotFoundError, UsageError
+from engine.files.ftw import Ftw, open_model
+from engine.files.locks import lock_folder
+from engine.files.manifest import MANIFEST_NAME
+from engine.files.partial import PARTIAL_SUFFIX
+
+READY, PARTIAL, BROKEN = "ready", "partial", "broken"
+DOWNLOADS = ".downloads"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model of the store.
+
+    `size` is in bytes, `modified` in Unix seconds. `format` names the codecs of its experts, or of its matrices where
+    it has none. `problem` says what is wrong with an entry that is not ready.
+    """
+
+    name: str
+    folder: Path
+    size: int
+    modified: float
+    state: str
+    format: str = ""
+    problem: str = ""
+
+
+class Store:
+    """The models below one folder. Every question looks at the disk again: other processes come and go."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def entries(self) -> list[Entry]:
+        """All models by name: ready, unfinished and broken ones. An absent store is empty."""
+        try:
+            names = sorted(os.listdir(self.root))
+        except FileNotFoundError:
+            return []
+        folders = [self.root / name for name in names if not name.startswith(".")]
+        return [_entry(folder) for folder in folders if folder.is_dir()]
+
+    def names(self) -> list[str]:
+        """Names of the models that have a manifest, without reading any: quick enough for a completion."""
+        try:
+            found = sorted(os.listdir(self.root))
+        except FileNotFoundError:
+            return []
+        return [name for name in found if _is_model_name(name) and (self.root / name / MANIFEST_NAME).is_file()]
+
+    def get(self, name: str) -> Path:
+        """The folder of the model `name`. Raises NotFoundError with the nearest name, or with the way to finish it."""
+        folder = self.destination(name)
+        if (folder / MANIFEST_NAME).is_file():
+            return folder
+        if _partial(folder).is_dir():
+            raise NotFoundError(f"The model {name} is not complete.", "Pull or convert it again to finish it.")
+        if folder.is_dir():
+            raise NotFoundError(f"{folder} is not a model: it has no {MANIFEST_NAME}.", "Remove it, and pull it again.")
+        close = difflib.get_close_matches(name, self.names(), n=1)
+        raise NotFoundError(
+            f"There is no model {name!r}.",
+            f"Did you mean {close[0]}?" if close else "freetoken list shows what is there.",
+        )
+
+    def destination(self, name: str) -> Path:
+        """Where a model of that name is or will be. Raises UsageError for an impossible name."""
+        if not _is_model_name(name):
+            raise UsageError(
+                f"{name!r} cannot be the name of a model.",
+                "Use letters, digits, '.', '_' and '-', a letter or digit first, at most 100.",
+            )
+        return self.root / name
+
+    def downloads(self, name: str) -> Path:
+        """Where files for a model are kept until it is converted; never listed."""
+        return self.root / DOWNLOADS / self.destination(name).name
+
+    def remove(self, name: str) -> int:
+        """Removes a model, finished or not, and what was downloaded for it; returns the bytes that were freed.
+
+        A process that has it open keeps its files until it ends. Errors: NotFoundError, BusyError during conversion.
+        """
+        folder = self.destination(name)
+        found = [path for path in (folder, _partial(folder), self.downloads(name)) if os.path.lexists(path)]
+        if not found:
+            self.get(name)
+        return sum(_remove(path) for path in found)
+
+
+def _is_model_name(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and not name.endswith(PARTIAL_SUFFIX)
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(folder.name + PARTIAL_SUFFIX)
+
+
+def _entry(folder: Path) -> Entry:
+    size, modified = _measure(folder)
+    if folder.name.endswith(PARTIAL_SUFFIX):
+        name = folder.name.removesuffix(PARTIAL_SUFFIX)
+        return Entry(name, folder, size, modified, PARTIAL, problem="Not complete: pull or convert it again.")
+    try:
+        return Entry(folder.name, folder, size, modified, READY, _format(open_model(folder)))
+    except FreetokenError as error:
+        return Entry(folder.name, folder, size, modified, BROKEN, problem=str(error))
+
+
+def _format(model: Ftw) -> str:
+    codecs = [field.shape.codec for bank in model.banks for field in bank.fields if not field.shape.vector]
+    if not codecs:
+        codecs = [tensor.codec for tensor in model.dense.values() if not tensor.vector]
+    return "+".join(dict.fromkeys(codecs))
+
+
+def _measure(folder: Path) -> tuple[int, float]:
+    """Bytes on disk, and when anything in it changed last; files that vanish meanwhile count nothing."""
+    size = 0
+    modified = 0.0
+    for path in folder.rglob("*"):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue
+        size += status.st_blocks * 512
+        modified = max(modified, status.st_mtime)
+    return size, modified
+
+
+def _remove(path: Path) -> int:
+    """Removes a folder at once as far as anybody can see; a link goes without what it points to."""
+    if path.is_symlink():
+        path.unlink()
+        return 0
+    descriptor = lock_folder(path, f"{path} is being written by another process.")
+    try:
+        size, _ = _measure(path)
+        doomed = path.with_name(f".{path.name}.removed")
+        shutil.rmtree(doomed, ignore_errors=True)
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+    finally:
+        os.close(descriptor)
+    return size
