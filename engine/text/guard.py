@@ -60,7 +60,8 @@ class Guard:
                 "Report the model's name.",
             )
         self._seal_of = dict(zip(firsts, _SEALS, strict=False))
-        self._unseal = str.maketrans({seal: first for first, seal in self._seal_of.items()})
+        self._first_of = {seal: first for first, seal in self._seal_of.items()}
+        self._seals = _alternatives(self._first_of)
         self._any = _alternatives(token.content for token in control)
         self._soft = _alternatives(token.content for token in control if not token.special)
 
@@ -78,7 +79,7 @@ class Guard:
 
     def unseal(self, text: str) -> str:
         """Sealed tokens as people read them."""
-        return text.translate(self._unseal)
+        return self._seals.sub(lambda found: self._first_of[found[0]], text)
 
     def find(self, text: str) -> frozenset[str]:
         """The control tokens that stand unsealed in `text`."""

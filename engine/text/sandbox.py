@@ -43,7 +43,7 @@ class BudgetExceededError(TemplateError):
 class Budget:
     """What one rendering may cost: turns of loops and macros, characters built and written, seconds."""
 
-    def __init__(self, steps: int = 4_000_000, characters: int = 1 << 28, seconds: float = 10.0) -> None:
+    def __init__(self, steps: int = 1_000_000, characters: int = 1 << 28, seconds: float = 10.0) -> None:
         self._steps_left = steps
         self._characters_left = characters
         self._deadline = time.monotonic() + seconds
@@ -88,11 +88,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Compiles `tree` so that each turn of a loop and each call of a macro is booked. Changes `tree`."""
         for concat in list(tree.find_all(nodes.Concat)):  # `~` is none of the operators that a sandbox may intercept
             concat.nodes = [nodes.Call(nodes.EnvironmentAttribute("concatenated"), concat.nodes, [], None, None)]
-        for kind in (nodes.For, nodes.Macro, nodes.CallBlock):
-            for block in tree.find_all(kind):
-                written = sum(len(data.data) for child in block.body for data in child.find_all(nodes.TemplateData))
-                booking = nodes.Call(nodes.EnvironmentAttribute("book"), [nodes.Const(written)], [], None, None)
-                block.body.insert(0, nodes.ExprStmt(booking, lineno=block.lineno))
+        repeated: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
+            *tree.find_all(nodes.For),
+            *tree.find_all(nodes.Macro),
+            *tree.find_all(nodes.CallBlock),
+        ]
+        for block in repeated:
+            written = sum(len(data.data) for child in block.body for data in child.find_all(nodes.TemplateData))
+            booking = nodes.Call(nodes.EnvironmentAttribute("book"), [nodes.Const(written)], [], None, None)
+            block.body.insert(0, nodes.ExprStmt(booking, lineno=block.lineno))
         tree.set_environment(self)
         return self.from_string(tree)
 

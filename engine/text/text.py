@@ -61,14 +61,14 @@ class Text:
         vocabulary = Vocabulary.load(files)
         eos_ids = set(files.eos_ids)
         eos_text = files.named_tokens.get("eos_token")
-        if eos_text is not None:
-            eos_id = vocabulary.id_of(eos_text)
-            if eos_id is None:
-                raise CorruptFileError(
-                    f"{folder} names {eos_text!r} as its end token, which its tokenizer.json does not have.",
-                    "Fetch the tokenizer files again.",
-                )
+        eos_id = None if eos_text is None else vocabulary.id_of(eos_text)
+        if eos_id is not None:
             eos_ids.add(eos_id)
+        elif eos_text is not None and not eos_ids:
+            raise CorruptFileError(
+                f"{folder} names {eos_text!r} as its end token, which its tokenizer.json does not have.",
+                "Fetch the tokenizer files again.",
+            )
         return cls(vocabulary, files.templates, files.named_tokens, frozenset(eos_ids))
 
     @property

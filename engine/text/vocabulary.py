@@ -31,6 +31,7 @@ class Vocabulary:
         self.control_ids = frozenset(control)
         self.guard = Guard(list(control.values()))
         self._guarded, self._id_of_guarded = _guarded_twin(tokenizer, added, control, self.guard)
+        self._forgeable = frozenset(token for token in control if tokenizer.model.id_to_token(token) is not None)
         self.decoding = Decoding(tokenizer, added)
 
     @classmethod
@@ -76,8 +77,21 @@ class Vocabulary:
     def encode_sealed(self, text: str) -> list[int]:
         """Ids of `text`, in which sealed control tokens count as such and all else is plain."""
         ids: list[int] = self._guarded.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        if not self._forgeable.isdisjoint(ids):
+            ids = [part for token in ids for part in self._plain_ids(token)]
         real = self._id_of_guarded
         return [real.get(token, token) for token in ids]
+
+    def _plain_ids(self, token: int) -> list[int]:
+        """`token`, or other tokens of the same text if it is a control token that the model made of plain text.
+
+        Merges can yield one where they were derived from a SentencePiece vocabulary: `<s` and `>` become `<s>`.
+        """
+        if token not in self._forgeable:
+            return [token]
+        text = self.text_of(token)
+        halves = [part.id for half in (text[:1], text[1:]) for part in self._tokenizer.model.tokenize(half)]
+        return [part for half in halves for part in self._plain_ids(half)]
 
     def control_positions(self, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Index and id of each control token among `ids`."""
@@ -105,7 +119,7 @@ def _guarded_twin(
         if entry.normalized and twin_ids[token] not in twin.encode(f"a{entry.content}a").ids:
             entries[token] = replace(entry, normalized=False)
     twin, twin_ids = _twin(tokenizer, entries)
-    if any(new != token and twin.model.id_to_token(new) is not None for token, new in twin_ids.items()):
+    if any(twin.model.id_to_token(new) not in (None, entries[token].content) for token, new in twin_ids.items()):
         # The model's ids have holes, so new ids fell on old ones; start above them.
         fillers = max(tokenizer.get_vocab(with_added_tokens=False).values()) + 1
         twin, twin_ids = _twin(tokenizer, entries, fillers - tokenizer.get_vocab_size(with_added_tokens=False))
