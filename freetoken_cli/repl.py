@@ -30,9 +30,10 @@ class Reader(Protocol):
 class TerminalReader:
     """Lines with editing, history and paste. Imports prompt_toolkit, so only a REPL pays for it."""
 
-    def __init__(self, history: Path) -> None:
+    def __init__(self, history: Path, colour: bool) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+        from prompt_toolkit.output import ColorDepth
 
         kept: History
         try:
@@ -41,12 +42,14 @@ class TerminalReader:
             kept = FileHistory(str(history))
         except OSError:
             kept = InMemoryHistory()  # a full or read-only disk costs the history, not the conversation
-        self._session: PromptSession[str] = PromptSession(history=kept, enable_open_in_editor=False)
+        depth = None if colour else ColorDepth.DEPTH_1_BIT
+        self._session: PromptSession[str] = PromptSession(history=kept, color_depth=depth)
         self._pending = ""
 
     def read(self, prompt: str) -> str:
         try:
-            return self._session.prompt(prompt)
+            # The colour also keeps the prompt's last space: what has no style is not drawn at the end of a line.
+            return self._session.prompt([("ansicyan", prompt)])
         except KeyboardInterrupt:
             self._pending = self._session.default_buffer.text
             raise

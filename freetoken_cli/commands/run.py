@@ -140,4 +140,4 @@ def _talk(chat: ModelChat, system: str, sampling: Sampling, verbose: bool, outpu
 
     output.note("/? lists the commands, Ctrl-D leaves.")
     session = Session(chat, output, Conversation(system), sampling, verbose=verbose)
-    return run_repl(session, TerminalReader(history))
+    return run_repl(session, TerminalReader(history, output.colour_err))
