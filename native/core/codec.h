@@ -26,22 +26,23 @@ struct CodecInfo {
 };
 
 inline constexpr CodecInfo kCodecs[] = {
-    {Codec::f32, "f32", 1, 4, 0, 0, 4, 0, 1.0f},
-    {Codec::f16, "f16", 1, 2, 0, 0, 2, 0, 1.0f},
-    {Codec::bf16, "bf16", 1, 2, 0, 0, 2, 0, 1.0f},
-    {Codec::q8_0, "q8_0", 32, 34, 2, 2, 32, 128, 1.0f},
-    {Codec::q4_0, "q4_0", 32, 18, 2, 2, 16, 8, 1.0f},
-    {Codec::q4_1, "q4_1", 32, 20, 4, 1, 16, 0, 1.0f},
+    {Codec::f32, "f32", 1, 4, 0, 0, 4, 0, 1.0f},         {Codec::f16, "f16", 1, 2, 0, 0, 2, 0, 1.0f},
+    {Codec::bf16, "bf16", 1, 2, 0, 0, 2, 0, 1.0f},       {Codec::q8_0, "q8_0", 32, 34, 2, 2, 32, 128, 1.0f},
+    {Codec::q4_0, "q4_0", 32, 18, 2, 2, 16, 8, 1.0f},    {Codec::q4_1, "q4_1", 32, 20, 4, 1, 16, 0, 1.0f},
     {Codec::mxfp4, "mxfp4", 32, 17, 1, 4, 16, 12, 0.5f},
 };
 
-inline constexpr int kScaleLine = 64;  // bytes of the line of scales that opens a group of blocks
+inline constexpr int kScaleLine = 64;    // bytes of the line of scales that opens a group of blocks
 inline constexpr int kFloatColumns = 4;  // float matrices are padded to a multiple of this many columns
 
 // Internal linkage: see numerics.h.
-static constexpr const CodecInfo& codec_info(Codec codec) { return kCodecs[static_cast<size_t>(codec)]; }
+static constexpr const CodecInfo& codec_info(Codec codec) {
+    return kCodecs[static_cast<size_t>(codec)];
+}
 
-static constexpr bool is_float(Codec codec) { return codec_info(codec).block == 1; }
+static constexpr bool is_float(Codec codec) {
+    return codec_info(codec).block == 1;
+}
 
 static constexpr std::optional<Codec> codec_by_name(std::string_view name) {
     for (const CodecInfo& info : kCodecs)
@@ -50,9 +51,13 @@ static constexpr std::optional<Codec> codec_by_name(std::string_view name) {
 }
 
 // Whether a row of `cols` weights can be coded: block codecs need whole blocks.
-static constexpr bool valid_cols(Codec codec, int64_t cols) { return cols > 0 && cols % codec_info(codec).block == 0; }
+static constexpr bool valid_cols(Codec codec, int64_t cols) {
+    return cols > 0 && cols % codec_info(codec).block == 0;
+}
 
-static constexpr int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+static constexpr int64_t tile_count(int64_t rows) {
+    return (rows + kTileRows - 1) / kTileRows;
+}
 
 static constexpr int64_t padded_cols(Codec codec, int64_t cols) {
     const int64_t unit = is_float(codec) ? kFloatColumns : codec_info(codec).block;

@@ -10,22 +10,32 @@
 
 namespace freetoken {
 
-inline constexpr int kBlock = 32;                   // activations that share one scale
-inline constexpr int kTileRows = 16;                // rows of a packed tile; also the number of lanes of a lane sum
-inline constexpr int kQuantMax = 32639;             // 127 * 256 + 127: both halves of a quantised value fit int8
-inline constexpr float kTinyBlock = 0x1p-110f;      // a block whose largest magnitude is below this is zero
+inline constexpr int kBlock = 32;               // activations that share one scale
+inline constexpr int kTileRows = 16;            // rows of a packed tile; also the number of lanes of a lane sum
+inline constexpr int kQuantMax = 32639;         // 127 * 256 + 127: both halves of a quantised value fit int8
+inline constexpr float kTinyBlock = 0x1p-110f;  // a block whose largest magnitude is below this is zero
 inline constexpr uint32_t kCanonicalNan = 0x7FC00000u;
-inline constexpr float kRoundMagic = 12582912.0f;   // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer, to even
+inline constexpr float kRoundMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds |x| < 2^22 to an integer, to even
 inline constexpr uint32_t kRoundMagicBits = 0x4B400000u;
 
-static inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-static inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
-static inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+static inline float fma(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
+}
+static inline uint32_t bits_of(float x) {
+    return __builtin_bit_cast(uint32_t, x);
+}
+static inline float float_of(uint32_t bits) {
+    return __builtin_bit_cast(float, bits);
+}
 
 // NaN is stored in one form only: x86 makes FFC00000, ARM and CUDA others.
-static inline float canonical(float x) { return x == x ? x : float_of(kCanonicalNan); }
+static inline float canonical(float x) {
+    return x == x ? x : float_of(kCanonicalNan);
+}
 
-static inline bool is_finite(float x) { return (bits_of(x) & 0x7F800000u) != 0x7F800000u; }
+static inline bool is_finite(float x) {
+    return (bits_of(x) & 0x7F800000u) != 0x7F800000u;
+}
 
 // IEEE binary16, subnormals and infinities included.
 static inline float half_to_float(uint16_t h) {
@@ -37,10 +47,14 @@ static inline float half_to_float(uint16_t h) {
     return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-static inline float bfloat_to_float(uint16_t b) { return float_of(static_cast<uint32_t>(b) << 16); }
+static inline float bfloat_to_float(uint16_t b) {
+    return float_of(static_cast<uint32_t>(b) << 16);
+}
 
 // OCP e8m0: 2^(e - 127). e = 0 is the subnormal 2^-127; 255 is a NaN, refused when a matrix is packed.
-static inline float e8m0_to_float(uint8_t e) { return float_of(e != 0 ? static_cast<uint32_t>(e) << 23 : 0x00400000u); }
+static inline float e8m0_to_float(uint8_t e) {
+    return float_of(e != 0 ? static_cast<uint32_t>(e) << 23 : 0x00400000u);
+}
 
 // Twice the values of OCP e2m1 by code; the sign bit is 8.
 inline constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -66,10 +80,14 @@ static inline float exp(float x) {
     return x == x ? e : x;
 }
 
-static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+static inline float sigmoid(float x) {
+    return 1.0f / (1.0f + exp(-x));
+}
 
 // silu(gate) * up
-static inline float silu_glu(float gate, float up) { return canonical(gate / (1.0f + exp(-gate)) * up); }
+static inline float silu_glu(float gate, float up) {
+    return canonical(gate / (1.0f + exp(-gate)) * up);
+}
 
 // gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit); (u + 1) * g * sigmoid(alpha * g). NaN passes the clamps.
 static inline float clamped_silu_glu(float gate, float up, float alpha, float limit) {

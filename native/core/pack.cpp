@@ -37,7 +37,9 @@ void pack_bytes(const uint8_t* codes, uint8_t* lane) {
     for (int line = 0; line < 8; ++line) store(lane + 64 * line, load<uint32_t>(codes + 4 * line) ^ 0x80808080u);
 }
 
-bool half_is_finite(uint32_t h) { return (h & 0x7C00u) != 0x7C00u; }
+bool half_is_finite(uint32_t h) {
+    return (h & 0x7C00u) != 0x7C00u;
+}
 
 // Each format: how a raw block opens (its scale, copied as it is), whether that scale is a number, and how codes lie.
 struct Q80 {
@@ -105,8 +107,9 @@ void pack_words(const uint8_t* upper, const uint8_t* lower, int64_t cols, uint8_
         store(lane + 32 * k, (a & 0xFFFFu) | b << 16);
         store(lane + 32 * k + 32, a >> 16 | (b & 0xFFFF0000u));
     }
-    if (k < cols) store(lane + 32 * k, static_cast<uint32_t>(load<uint16_t>(upper + 2 * k)) |
-                                           static_cast<uint32_t>(load<uint16_t>(lower + 2 * k)) << 16);
+    if (k < cols)
+        store(lane + 32 * k, static_cast<uint32_t>(load<uint16_t>(upper + 2 * k)) |
+                                 static_cast<uint32_t>(load<uint16_t>(lower + 2 * k)) << 16);
 }
 
 void pack_dwords(const uint8_t* row, int64_t cols, uint8_t* lane) {
@@ -131,13 +134,18 @@ void pack_float_tile(int size, const Rows& rows, int64_t cols, uint8_t* tile, in
 
 std::optional<BadScale> pack_tile(Codec codec, const Rows& rows, int64_t cols, uint8_t* tile) {
     switch (codec) {
-        case Codec::q8_0: return pack_block_tile<Q80>(rows, cols, tile);
-        case Codec::q4_0: return pack_block_tile<Q40>(rows, cols, tile);
-        case Codec::q4_1: return pack_block_tile<Q41>(rows, cols, tile);
-        case Codec::mxfp4: return pack_block_tile<Mxfp4>(rows, cols, tile);
+        case Codec::q8_0:
+            return pack_block_tile<Q80>(rows, cols, tile);
+        case Codec::q4_0:
+            return pack_block_tile<Q40>(rows, cols, tile);
+        case Codec::q4_1:
+            return pack_block_tile<Q41>(rows, cols, tile);
+        case Codec::mxfp4:
+            return pack_block_tile<Mxfp4>(rows, cols, tile);
         case Codec::f32:
         case Codec::f16:
-        case Codec::bf16: break;
+        case Codec::bf16:
+            break;
     }
     pack_float_tile(codec_info(codec).code_bytes, rows, cols, tile, tile_bytes(codec, cols));
     return std::nullopt;
@@ -167,9 +175,12 @@ void unpack_block(Codec codec, const uint8_t* tile, int row, int64_t block, floa
 
 float unpack_value(Codec codec, const uint8_t* p) {
     switch (codec) {
-        case Codec::f16: return half_to_float(load<uint16_t>(p));
-        case Codec::bf16: return bfloat_to_float(load<uint16_t>(p));
-        default: return load<float>(p);
+        case Codec::f16:
+            return half_to_float(load<uint16_t>(p));
+        case Codec::bf16:
+            return bfloat_to_float(load<uint16_t>(p));
+        default:
+            return load<float>(p);
     }
 }
 
@@ -180,8 +191,7 @@ std::optional<BadScale> pack_rows(Codec codec, const uint8_t* raw, int64_t rows,
     const int64_t row_bytes = raw_row_bytes(codec, cols);
     for (int64_t first = 0; first < rows; first += kTileRows, tiles += tile_stride) {
         Rows tile_rows;
-        for (int r = 0; r < kTileRows; ++r)
-            tile_rows[r] = first + r < rows ? raw + (first + r) * row_bytes : nullptr;
+        for (int r = 0; r < kTileRows; ++r) tile_rows[r] = first + r < rows ? raw + (first + r) * row_bytes : nullptr;
         if (auto bad = pack_tile(codec, tile_rows, cols, tiles)) {
             bad->row += first;
             return bad;

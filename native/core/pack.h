@@ -10,9 +10,9 @@ namespace freetoken {
 
 // A scale that is not a finite number; the caller makes a sentence of it.
 struct BadScale {
-    int64_t row;     // counted from the first row passed in
-    int64_t block;   // block of 32 within the row
-    uint32_t bits;   // the scale's own bits: fp16 or e8m0
+    int64_t row;    // counted from the first row passed in
+    int64_t block;  // block of 32 within the row
+    uint32_t bits;  // the scale's own bits: fp16 or e8m0
 };
 
 // Packs `rows` raw rows of `cols` weights into tiles; the first row is the first row of a tile.

@@ -25,6 +25,8 @@ static inline int segment_begin(int segment, int blocks) {
     return static_cast<int>(static_cast<int64_t>(segment) * blocks / 4);
 }
 
-static inline size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+static inline size_t round_up_64(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
 
 }  // namespace freetoken

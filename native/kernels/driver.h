@@ -10,10 +10,10 @@ namespace freetoken {
 struct TileJob {
     const uint8_t* tile;
     int cols;
-    int rows;        // rows of this tile that exist, 1..16
+    int rows;          // rows of this tile that exist, 1..16
     bool from_memory;  // the first group that meets this tile: worth fetching ahead
     const uint8_t* const* x;
-    float* y;        // row 0 of this tile, token 0 of the group
+    float* y;  // row 0 of this tile, token 0 of the group
     size_t ldy;
 };
 
@@ -94,8 +94,9 @@ struct Driver {
                     const int count = begin + (end - begin) * (g + 1) / groups - first;
                     const uint8_t* pointers[Kernel::kGroup];
                     for (int i = 0; i < count; ++i) pointers[i] = x.row(first + i);
-                    run_group<Kernel::kGroup>(count, {data, m.cols, rows, g == 0, pointers,
-                                                      y + static_cast<size_t>(first) * ldy + static_cast<size_t>(row), ldy});
+                    run_group<Kernel::kGroup>(count,
+                                              {data, m.cols, rows, g == 0, pointers,
+                                               y + static_cast<size_t>(first) * ldy + static_cast<size_t>(row), ldy});
                 }
             }
         }

@@ -36,9 +36,13 @@ const Available& available() {
 
 }  // namespace
 
-std::span<const Kernels* const> available_kernels() { return {available().tables.data(), available().count}; }
+std::span<const Kernels* const> available_kernels() {
+    return {available().tables.data(), available().count};
+}
 
-const Kernels& best_kernels() { return *available_kernels().back(); }
+const Kernels& best_kernels() {
+    return *available_kernels().back();
+}
 
 const Kernels* kernels_for(std::string_view name) {
     for (const Kernels* kernels : available_kernels())

@@ -1,9 +1,9 @@
 // Products: every table against the scalar twin bit by bit, the scalar twin against the contract written out here and
 // against double precision, and mutations of the contract that must be noticed.
-#include <numeric>
+#include <algorithm>
 
 #include "core/float_mode.h"
-#include "kernels_support.h"
+#include "kernels_fixture.h"
 
 namespace freetoken::test {
 namespace {
@@ -37,7 +37,8 @@ void compare_with_twin(Random& random, Codec codec) {
     const int rows = random.pick({1, 3, 15, 16, 17, 31, 33, 48, 70});
     const int cols = random_cols(random, codec);
     const int tokens = random.between(1, 20);
-    const Scales scales = random.pick({Scales::ordinary, Scales::ordinary, Scales::any, Scales::tiny, Scales::huge, Scales::zero});
+    const Scales scales =
+        random.pick({Scales::ordinary, Scales::ordinary, Scales::any, Scales::tiny, Scales::huge, Scales::zero});
     const Packed matrix(random_matrix(random, codec, rows, cols, scales));
     const auto x = random_rows(random, tokens, cols);
     std::vector<int32_t> index(static_cast<size_t>(tokens));
@@ -53,10 +54,12 @@ void compare_with_twin(Random& random, Codec codec) {
         const auto y = multiply(*kernels, matrix, PackedRows(*kernels, form, x), gather, tokens, ldy, split);
         for (size_t i = 0; i < y.size(); ++i) {
             if (i % ldy >= static_cast<size_t>(rows)) {
-                CHECK(same_bits(y[i], kUntouched), "%s %s wrote beyond row %d", kernels->name, codec_info(codec).name.data(), rows);
+                CHECK(same_bits(y[i], kUntouched), "%s %s wrote beyond row %d", kernels->name,
+                      codec_info(codec).name.data(), rows);
             } else {
                 CHECK(same_bits(y[i], expected[i]), "%s %s rows %d cols %d tokens %d: %a, twin %a", kernels->name,
-                      codec_info(codec).name.data(), rows, cols, tokens, static_cast<double>(y[i]), static_cast<double>(expected[i]));
+                      codec_info(codec).name.data(), rows, cols, tokens, static_cast<double>(y[i]),
+                      static_cast<double>(expected[i]));
             }
         }
     }
@@ -77,14 +80,16 @@ float contract_integer(const RawMatrix& m, int row, const std::vector<float>& x,
         }
         for (int b = begin; b < end; ++b) {
             float largest = 0.0f;
-            for (int k = 0; k < kBlock; ++k) largest = std::max(largest, std::fabs(x[static_cast<size_t>(b * kBlock + k)]));
+            for (int k = 0; k < kBlock; ++k)
+                largest = std::max(largest, std::fabs(x[static_cast<size_t>(b * kBlock + k)]));
             const bool empty = largest < 0x1p-110f;
             const float scale = empty ? 0.0f : largest / 32639.0f;
             int products = 0;
             int total = 0;
             for (int k = 0; k < kBlock; ++k) {
                 const float scaled = empty ? 0.0f : x[static_cast<size_t>(b * kBlock + k)] * (32639.0f / largest);
-                const int q = static_cast<int>(mutation == Mutation::wrong_rounding ? std::trunc(scaled) : std::nearbyint(scaled));
+                const int q = static_cast<int>(mutation == Mutation::wrong_rounding ? std::trunc(scaled)
+                                                                                    : std::nearbyint(scaled));
                 products += q * raw_weight(m, row, b * kBlock + k).code;
                 total += q;
             }
@@ -125,7 +130,8 @@ int differing_rows(Codec codec, Mutation mutation, int cases) {
         float y = 0.0f;
         const PackedRows packed(twin, activation_form(codec), {x});
         twin.gemm(Packed(raw).view(), 0, 1, packed.view(), 1, &y, 1);
-        const float expected = is_float(codec) ? contract_float(raw, 0, x, mutation) : contract_integer(raw, 0, x, mutation);
+        const float expected =
+            is_float(codec) ? contract_float(raw, 0, x, mutation) : contract_integer(raw, 0, x, mutation);
         differing += same_bits(y, expected) ? 0 : 1;
     }
     return differing;
@@ -153,8 +159,8 @@ FREETOKEN_TEST(every_count_of_tokens_gives_the_bits_of_one_token) {
                 for (float y : multiply(*kernels, matrix, x, &t, 1, 40, 1)) single.push_back(y);
             for (int tokens = 1; tokens <= 20; ++tokens) {
                 const auto y = multiply(*kernels, matrix, x, nullptr, tokens, 40, 2);
-                CHECK(std::memcmp(y.data(), single.data(), y.size() * sizeof(float)) == 0, "%s %s, %d tokens", kernels->name,
-                      info.name.data(), tokens);
+                CHECK(std::memcmp(y.data(), single.data(), y.size() * sizeof(float)) == 0, "%s %s, %d tokens",
+                      kernels->name, info.name.data(), tokens);
             }
         }
     }
@@ -169,10 +175,11 @@ FREETOKEN_TEST(the_scalar_twin_follows_the_contract) {
 
 FREETOKEN_TEST(a_change_of_the_contract_is_noticed) {
     for (const CodecInfo& info : kCodecs)
-        for (const Mutation mutation : {Mutation::no_fma, Mutation::swapped_segments, Mutation::one_segment, Mutation::wrong_rounding}) {
+        for (const Mutation mutation :
+             {Mutation::no_fma, Mutation::swapped_segments, Mutation::one_segment, Mutation::wrong_rounding}) {
             if (mutation == Mutation::wrong_rounding && is_float(info.codec)) continue;
-            CHECK(differing_rows(info.codec, mutation, 200) > 0, "%s, mutation %d passes for the contract", info.name.data(),
-                  static_cast<int>(mutation));
+            CHECK(differing_rows(info.codec, mutation, 200) > 0, "%s, mutation %d passes for the contract",
+                  info.name.data(), static_cast<int>(mutation));
         }
 }
 
@@ -192,7 +199,8 @@ FREETOKEN_TEST(products_are_near_double_precision) {
                 double bound = 0.0;
                 for (int b = 0; b < cols; b += kBlock) {
                     double largest = 0.0;
-                    for (int k = b; k < b + kBlock; ++k) largest = std::max(largest, std::fabs(static_cast<double>(x[static_cast<size_t>(k)])));
+                    for (int k = b; k < b + kBlock; ++k)
+                        largest = std::max(largest, std::fabs(static_cast<double>(x[static_cast<size_t>(k)])));
                     for (int k = b; k < b + kBlock; ++k) {
                         const double w = raw_weight(raw, r, k).value();
                         exact += w * x[static_cast<size_t>(k)];
@@ -223,11 +231,14 @@ FREETOKEN_TEST(a_token_that_is_not_finite_spoils_only_itself) {
                 const auto y = multiply(*kernels, matrix, PackedRows(*kernels, form, x), nullptr, 9, rows, 0);
                 for (size_t i = 0; i < y.size(); ++i) {
                     if (i / rows != 4) {
-                        CHECK(same_bits(y[i], clean[i]), "%s %s: token %zu changed", kernels->name, info.name.data(), i / rows);
+                        CHECK(same_bits(y[i], clean[i]), "%s %s: token %zu changed", kernels->name, info.name.data(),
+                              i / rows);
                     } else if (!is_float(info.codec)) {
-                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: %a", kernels->name, info.name.data(), static_cast<double>(y[i]));
+                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: %a", kernels->name, info.name.data(),
+                              static_cast<double>(y[i]));
                     } else if (y[i] != y[i]) {
-                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: a NaN of another form", kernels->name, info.name.data());
+                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: a NaN of another form", kernels->name,
+                              info.name.data());
                     }
                 }
             }
@@ -242,12 +253,20 @@ FREETOKEN_TEST(long_rows_and_many_tokens) {
         const Packed matrix(random_matrix(random, codec, 17, cols));
         const auto x = random_rows(random, tokens, cols);
         const Kernels& twin = *kernels_for("scalar");
-        const auto expected = multiply(twin, matrix, PackedRows(twin, activation_form(codec), x), nullptr, tokens, 17, 0);
+        const auto expected =
+            multiply(twin, matrix, PackedRows(twin, activation_form(codec), x), nullptr, tokens, 17, 0);
         for (const Kernels* kernels : available_kernels()) {
-            const auto y = multiply(*kernels, matrix, PackedRows(*kernels, activation_form(codec), x), nullptr, tokens, 17, 1);
-            CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0, "%s %s", kernels->name, codec_info(codec).name.data());
+            const auto y =
+                multiply(*kernels, matrix, PackedRows(*kernels, activation_form(codec), x), nullptr, tokens, 17, 1);
+            CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0, "%s %s", kernels->name,
+                  codec_info(codec).name.data());
         }
     }
 }
 
 }  // namespace freetoken::test
+
+int main(int argc, char** argv) {
+    const freetoken::FloatMode mode;
+    return freetoken::test::run_tests(argc, argv);
+}

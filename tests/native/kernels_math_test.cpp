@@ -1,17 +1,19 @@
 // The scalar arithmetic, the gated units, the floating-point mode and the choice of a table.
-#include <xmmintrin.h>
+#include <algorithm>
 
 #include "core/float_mode.h"
 #include "core/numerics.h"
-#include "kernels_support.h"
+#include "kernels_fixture.h"
 
 namespace freetoken::test {
 namespace {
 
 std::vector<float> awkward_values(Random& random, int count) {
-    std::vector<float> v = {0.0f, -0.0f, 1.0f, -1.0f, 87.5f, -88.5f, 1e30f, -1e30f, 3e38f, -3e38f, 1e-40f, -1e-40f,
-                            INFINITY, -INFINITY, NAN, float_of(0xFFC12345u), 7.0f, -7.0f, 7.0000005f};
-    while (static_cast<int>(v.size()) < count) v.push_back(random.normal() * std::pow(10.0f, static_cast<float>(random.between(-3, 2))));
+    std::vector<float> v = {0.0f,  -0.0f,  1.0f,      -1.0f,   87.5f,    -88.5f,    1e30f, -1e30f,
+                            3e38f, -3e38f, 1e-40f,    -1e-40f, INFINITY, -INFINITY, NAN,   float_of(0xFFC12345u),
+                            7.0f,  -7.0f,  7.0000005f};
+    while (static_cast<int>(v.size()) < count)
+        v.push_back(random.normal() * std::pow(10.0f, static_cast<float>(random.between(-3, 2))));
     v.resize(static_cast<size_t>(count));
     for (size_t i = v.size(); i-- > 1;) std::swap(v[i], v[static_cast<size_t>(random.between(0, static_cast<int>(i)))]);
     return v;
@@ -30,7 +32,8 @@ FREETOKEN_TEST(exp_is_within_one_ulp) {
         worst = std::max(worst, std::fabs(static_cast<double>(freetoken::exp(x)) - exact) / ulp);
     }
     CHECK(worst < 0.95, "%g ulp", worst);
-    CHECK(freetoken::exp(-200.0f) == freetoken::exp(-87.0f) && freetoken::exp(200.0f) == freetoken::exp(88.0f), "not clamped");
+    CHECK(freetoken::exp(-200.0f) == freetoken::exp(-87.0f) && freetoken::exp(200.0f) == freetoken::exp(88.0f),
+          "not clamped");
     CHECK(freetoken::exp(NAN) != freetoken::exp(NAN), "NaN is lost");
 }
 
@@ -40,11 +43,13 @@ FREETOKEN_TEST(gated_units_are_near_double_precision) {
         const float gate = 5.0f * random.normal();
         const float up = 5.0f * random.normal();
         const double silu = gate / (1.0 + std::exp(-static_cast<double>(gate))) * up;
-        CHECK(std::fabs(static_cast<double>(silu_glu(gate, up)) - silu) <= 4e-7 * std::fabs(silu), "silu(%g) * %g", static_cast<double>(gate), static_cast<double>(up));
+        CHECK(std::fabs(static_cast<double>(silu_glu(gate, up)) - silu) <= 4e-7 * std::fabs(silu), "silu(%g) * %g",
+              static_cast<double>(gate), static_cast<double>(up));
         const double g = std::min(static_cast<double>(gate), 7.0);
         const double u = std::clamp(static_cast<double>(up), -7.0, 7.0);
         const double clamped = (u + 1.0) * g / (1.0 + std::exp(-static_cast<double>(1.702f) * g));
-        CHECK(std::fabs(static_cast<double>(clamped_silu_glu(gate, up, 1.702f, 7.0f)) - clamped) <= 2e-6 * std::fabs(clamped) + 1e-7,
+        CHECK(std::fabs(static_cast<double>(clamped_silu_glu(gate, up, 1.702f, 7.0f)) - clamped) <=
+                  2e-6 * std::fabs(clamped) + 1e-7,
               "clamped %g %g", static_cast<double>(gate), static_cast<double>(up));
     }
 }
@@ -59,9 +64,12 @@ FREETOKEN_TEST(gated_units_are_the_same_in_every_table) {
                 std::vector<float> h(static_cast<size_t>(n) + 1, 5.0f);
                 kernels->glu(unit, gate.data(), up.data(), n, h.data());
                 for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-                    const float expected = unit.kind == GluKind::silu ? silu_glu(gate[i], up[i]) : clamped_silu_glu(gate[i], up[i], unit.alpha, unit.limit);
-                    CHECK(same_bits(h[i], expected), "%s glu(%a, %a) = %a, not %a", kernels->name, static_cast<double>(gate[i]),
-                          static_cast<double>(up[i]), static_cast<double>(h[i]), static_cast<double>(expected));
+                    const float expected = unit.kind == GluKind::silu
+                                               ? silu_glu(gate[i], up[i])
+                                               : clamped_silu_glu(gate[i], up[i], unit.alpha, unit.limit);
+                    CHECK(same_bits(h[i], expected), "%s glu(%a, %a) = %a, not %a", kernels->name,
+                          static_cast<double>(gate[i]), static_cast<double>(up[i]), static_cast<double>(h[i]),
+                          static_cast<double>(expected));
                 }
                 CHECK(h[static_cast<size_t>(n)] == 5.0f, "%s wrote beyond %d values", kernels->name, n);
             }
@@ -92,7 +100,8 @@ FREETOKEN_TEST(gated_units_read_tiles_in_turn_and_add_biases) {
                     std::vector<float> h(static_cast<size_t>(n) + 1, 5.0f);
                     kernels->glu_tiles(unit, tiles.data(), (biases & 1) != 0 ? gate_bias.data() : nullptr,
                                        (biases & 2) != 0 ? up_bias.data() : nullptr, n, h.data());
-                    CHECK(std::memcmp(h.data(), expected.data(), expected.size() * sizeof(float)) == 0, "%s n %d biases %d", kernels->name, n, biases);
+                    CHECK(std::memcmp(h.data(), expected.data(), expected.size() * sizeof(float)) == 0,
+                          "%s n %d biases %d", kernels->name, n, biases);
                     CHECK(h[static_cast<size_t>(n)] == 5.0f, "%s wrote beyond %d values", kernels->name, n);
                 }
             }
@@ -123,26 +132,31 @@ FREETOKEN_TEST(small_floats_are_decoded_exactly) {
     for (int h = 0; h < 0x10000; ++h) {
         const int exponent = h >> 10 & 31;
         if (exponent == 31) continue;
-        const double magnitude = exponent == 0 ? std::ldexp(h & 1023, -24) : std::ldexp(1024 + (h & 1023), exponent - 25);
+        const double magnitude =
+            exponent == 0 ? std::ldexp(h & 1023, -24) : std::ldexp(1024 + (h & 1023), exponent - 25);
         const float value = half_to_float(static_cast<uint16_t>(h));
         CHECK(static_cast<double>(value) == ((h & 0x8000) != 0 ? -magnitude : magnitude), "half %04x", h);
     }
-    CHECK(half_to_float(0x7C00) == INFINITY && half_to_float(0xFC00) == -INFINITY && half_to_float(0x7E00) != half_to_float(0x7E00), "halves that are not finite");
-    for (int e = 0; e < 255; ++e) CHECK(static_cast<double>(e8m0_to_float(static_cast<uint8_t>(e))) == std::ldexp(1.0, e - 127), "e8m0 %d", e);
+    CHECK(half_to_float(0x7C00) == INFINITY && half_to_float(0xFC00) == -INFINITY &&
+              half_to_float(0x7E00) != half_to_float(0x7E00),
+          "halves that are not finite");
+    for (int e = 0; e < 255; ++e)
+        CHECK(static_cast<double>(e8m0_to_float(static_cast<uint8_t>(e))) == std::ldexp(1.0, e - 127), "e8m0 %d", e);
 }
 
 FREETOKEN_TEST(the_float_mode_is_set_and_restored) {
 #if defined(__x86_64__)
-    const unsigned flush = _mm_getcsr() | 0x8040;
-    _mm_setcsr(flush);
+    const unsigned flush = __builtin_ia32_stmxcsr() | 0x8040;
+    __builtin_ia32_ldmxcsr(flush);
     volatile float small = 1e-40f;
     CHECK(small * 1.0f == 0.0f, "the control: flushing was not on");
     {
         const FloatMode mode;
         CHECK(small * 1.0f != 0.0f, "subnormals are flushed");
     }
-    CHECK(_mm_getcsr() == flush || (_mm_getcsr() & ~0x3Fu) == (flush & ~0x3Fu), "the old mode is lost");
-    _mm_setcsr(0x1F80);
+    CHECK(__builtin_ia32_stmxcsr() == flush || (__builtin_ia32_stmxcsr() & ~0x3Fu) == (flush & ~0x3Fu),
+          "the old mode is lost");
+    __builtin_ia32_ldmxcsr(0x1F80);
 #endif
 }
 
@@ -165,7 +179,13 @@ FREETOKEN_TEST(tables_are_found_by_name) {
     CHECK(kernels_for("scalar") == available_kernels().front(), "scalar is everywhere");
     CHECK(&best_kernels() == available_kernels().back(), "the best is the last");
     CHECK(kernels_for("avx1024") == nullptr && kernels_for("") == nullptr, "unknown names");
-    for (const Kernels* kernels : available_kernels()) CHECK(kernels_for(kernels->name) == kernels, "%s", kernels->name);
+    for (const Kernels* kernels : available_kernels())
+        CHECK(kernels_for(kernels->name) == kernels, "%s", kernels->name);
 }
 
 }  // namespace freetoken::test
+
+int main(int argc, char** argv) {
+    const freetoken::FloatMode mode;
+    return freetoken::test::run_tests(argc, argv);
+}

@@ -25,7 +25,8 @@ struct FloatKernel {
 
     // Adds columns [begin, end) of the tile to accumulators first .. first + Width of every token.
     template <int T, int Width, Fetch F>
-    [[gnu::always_inline]] static inline void accumulate(const TileJob& job, int begin, int end, int first, __m256 (&sums)[T][kFloatColumns][2]) {
+    [[gnu::always_inline]] static inline void accumulate(const TileJob& job, int begin, int end, int first,
+                                                         __m256 (&sums)[T][kFloatColumns][2]) {
         __m256 acc[T][Width][2];
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t)
@@ -70,7 +71,8 @@ struct FloatKernel {
         for (int begin = 0; begin < cols; begin += strip) {
             const int end = cols - begin < strip ? cols : begin + strip;
             accumulate<T, kWidth, F>(job, begin, end, 0, sums);
-            for (int s = kWidth; s < kFloatColumns; s += kWidth) accumulate<T, kWidth, Fetch::none>(job, begin, end, s, sums);
+            for (int s = kWidth; s < kFloatColumns; s += kWidth)
+                accumulate<T, kWidth, Fetch::none>(job, begin, end, s, sums);
         }
         for (int t = 0; t < T; ++t) {
             const auto result = [&](int half) {
@@ -93,13 +95,17 @@ struct FloatKernel {
 void float_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                 size_t ldy) {
     switch (m.codec) {
-        case Codec::f32: return Driver<FloatKernel<Codec::f32>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::f16: return Driver<FloatKernel<Codec::f16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::bf16: return Driver<FloatKernel<Codec::bf16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::f32:
+            return Driver<FloatKernel<Codec::f32>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::f16:
+            return Driver<FloatKernel<Codec::f16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::bf16:
+            return Driver<FloatKernel<Codec::bf16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
         case Codec::q8_0:
         case Codec::q4_0:
         case Codec::q4_1:
-        case Codec::mxfp4: break;
+        case Codec::mxfp4:
+            break;
     }
 }
 

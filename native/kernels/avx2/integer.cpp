@@ -16,12 +16,15 @@ __m256i nibbles(__m256i packed, int part) {
     return _mm256_and_si256(part == 0 ? packed : _mm256_srli_epi16(packed, 4), _mm256_set1_epi8(15));
 }
 
-__m256 half_scales(const uint8_t* p) { return _mm256_cvtph_ps(load128(p)); }
+__m256 half_scales(const uint8_t* p) {
+    return _mm256_cvtph_ps(load128(p));
+}
 
 // Four-bit codes by vpmaddubsw: unsigned codes times signed bytes of q, high and low apart, pairs added to 16 bits.
 // `kLinesPerSum` lines can be added up before 16 bits overflow: a line adds at most 4 * largest code * 128.
 template <class Format, int T>
-[[gnu::always_inline]] inline void sum_nibbles(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
+[[gnu::always_inline]] inline void sum_nibbles(const uint8_t* codes, const PairedBlock* const (&x)[T],
+                                               __m256i (&sum)[T][2]) {
     static_assert(Format::kLinesPerSum * 4 * Format::kLargestCode * 128 < 32768);
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) sum[t][0] = sum[t][1] = Format::correction(x[t]->block);
@@ -80,7 +83,8 @@ struct Q41 {
     static __m256i correction(const QuantBlock&) { return _mm256_setzero_si256(); }
     // Eight pairs of scale and minimum as eight scales, then eight minima.
     static __m256i separated(const uint8_t* p) {
-        const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+        const __m256i order =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
         return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(load256(p), order), 0xD8);
     }
     static __m256 scale(const uint8_t* p) { return _mm256_cvtph_ps(_mm256_castsi256_si128(separated(p))); }
@@ -97,8 +101,8 @@ struct Mxfp4 {
     static constexpr int kLinesPerSum = 2;
     static constexpr int kScaleBytes = 1;
     static __m256i codes(__m256i v) {
-        const __m256i table = _mm256_broadcastsi128_si256(
-            _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+        const __m256i table =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
         return _mm256_shuffle_epi8(table, v);
     }
     static __m256i correction(const QuantBlock& x) { return broadcast32(&x.minus_12_sums); }
@@ -117,7 +121,8 @@ struct Q80 {
     static constexpr int kScaleBytes = 2;
     static __m256 scale(const uint8_t* p) { return half_scales(p); }
     template <int T>
-    [[gnu::always_inline]] static inline void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
+    [[gnu::always_inline]] static inline void sums(const uint8_t* codes, const PairedBlock* const (&x)[T],
+                                                   __m256i (&sum)[T][2]) {
         const __m256i low_bytes = _mm256_set1_epi16(0xFF);
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t)
@@ -148,8 +153,8 @@ struct IntegerKernel {
     static constexpr CodecInfo kInfo = codec_info(Format::kCodec);
 
     template <int T>
-    [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes, const PairedBlock* const (&x)[T],
-                                      __m256 (&acc)[T][2]) {
+    [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes,
+                                                             const PairedBlock* const (&x)[T], __m256 (&acc)[T][2]) {
         __m256i sum[T][2];
         Format::sums(codes, x, sum);
 #pragma GCC unroll 2
@@ -159,7 +164,8 @@ struct IntegerKernel {
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t) {
                 const __m256 token_scale = broadcast_float(&x[t]->block.scale);
-                acc[t][half] = _mm256_fmadd_ps(_mm256_mul_ps(scale, token_scale), _mm256_cvtepi32_ps(sum[t][half]), acc[t][half]);
+                acc[t][half] =
+                    _mm256_fmadd_ps(_mm256_mul_ps(scale, token_scale), _mm256_cvtepi32_ps(sum[t][half]), acc[t][half]);
                 if constexpr (Format::kCodec == Codec::q4_1)
                     acc[t][half] = _mm256_fmadd_ps(_mm256_mul_ps(Format::minimum(half_scale), token_scale),
                                                    broadcast_float(&x[t]->block.sum), acc[t][half]);
@@ -194,7 +200,8 @@ struct IntegerKernel {
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
             const auto result = [&](int half) {
-                return canonical(_mm256_mul_ps(_mm256_add_ps(first[t][half], second[t][half]), _mm256_set1_ps(kInfo.post)));
+                return canonical(
+                    _mm256_mul_ps(_mm256_add_ps(first[t][half], second[t][half]), _mm256_set1_ps(kInfo.post)));
             };
             store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, result(0), result(1));
         }
@@ -212,13 +219,18 @@ struct IntegerKernel {
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
     switch (m.codec) {
-        case Codec::q8_0: return Driver<IntegerKernel<Q80>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::q4_0: return Driver<IntegerKernel<Q40>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::q4_1: return Driver<IntegerKernel<Q41>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::mxfp4: return Driver<IntegerKernel<Mxfp4>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q8_0:
+            return Driver<IntegerKernel<Q80>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q4_0:
+            return Driver<IntegerKernel<Q40>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q4_1:
+            return Driver<IntegerKernel<Q41>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::mxfp4:
+            return Driver<IntegerKernel<Mxfp4>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
         case Codec::f32:
         case Codec::f16:
-        case Codec::bf16: break;
+        case Codec::bf16:
+            break;
     }
 }
 

@@ -9,15 +9,23 @@
 
 namespace freetoken::avx2 {
 
-static inline __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-static inline __m128i load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+static inline __m256i load256(const void* p) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+static inline __m128i load128(const void* p) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
 
 static inline __m256i broadcast32(const void* p) {
     return _mm256_set1_epi32(*static_cast<const __attribute__((may_alias, aligned(1))) int32_t*>(p));
 }
-static inline __m256 broadcast_float(const void* p) { return _mm256_castsi256_ps(broadcast32(p)); }
+static inline __m256 broadcast_float(const void* p) {
+    return _mm256_castsi256_ps(broadcast32(p));
+}
 
-static inline __m256 negate(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
+static inline __m256 negate(__m256 x) {
+    return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f));
+}
 
 static inline __m256 select_nan(__m256 x, __m256 if_number, __m256 if_nan) {
     return _mm256_blendv_ps(if_number, if_nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));

@@ -44,7 +44,8 @@ void quantise_block(const float* x, PairedBlock* out) {
     for (int i = 0; i < 4; ++i) {
         v[i] = _mm256_loadu_ps(x + 8 * i);
         // As integers, magnitudes order finite < Inf < NaN.
-        magnitude = _mm256_max_epu32(magnitude, _mm256_and_si256(_mm256_castps_si256(v[i]), _mm256_set1_epi32(0x7FFFFFFF)));
+        magnitude =
+            _mm256_max_epu32(magnitude, _mm256_and_si256(_mm256_castps_si256(v[i]), _mm256_set1_epi32(0x7FFFFFFF)));
     }
     const uint32_t largest_bits = largest_of(magnitude);
     const float largest = float_of(largest_bits);
@@ -68,7 +69,8 @@ void quantise_block(const float* x, PairedBlock* out) {
     const auto lo = [](__m256i w) { return _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8); };
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->block.hi), bytes_of(hi(words[0]), hi(words[1])));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->block.lo), bytes_of(lo(words[0]), lo(words[1])));
-    const __m256i swap = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    const __m256i swap =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
     for (int i = 0; i < 2; ++i)
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->pairs + 16 * i), _mm256_shuffle_epi8(words[i], swap));
 }
@@ -107,7 +109,8 @@ __m256i first_lanes(int count) {
 void glu_rows(const Glu& glu, const float* gate, const float* up, int n, float* h) {
     for (int i = 0; i < n; i += 8) {
         const __m256i mask = first_lanes(n - i);
-        _mm256_maskstore_ps(h + i, mask, glu_lanes(glu, _mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask)));
+        _mm256_maskstore_ps(h + i, mask,
+                            glu_lanes(glu, _mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask)));
     }
 }
 
@@ -147,6 +150,7 @@ void gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations
 
 namespace freetoken {
 
-const Kernels kAvx2Kernels = {"avx2", avx2::activation_bytes, avx2::pack_activations, avx2::gemm, avx2::glu_rows, avx2::glu_tiles, avx2::read};
+const Kernels kAvx2Kernels = {
+    "avx2", avx2::activation_bytes, avx2::pack_activations, avx2::gemm, avx2::glu_rows, avx2::glu_tiles, avx2::read};
 
 }  // namespace freetoken

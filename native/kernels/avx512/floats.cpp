@@ -32,14 +32,16 @@ struct FloatKernel {
         }
         const uint8_t* p = job.tile;
         const size_t end = static_cast<size_t>(padded_cols(C, job.cols)) * sizeof(float);
-        for (size_t offset = 0; offset < end; offset += kFloatColumns * sizeof(float), p += kFloatColumns * kColumnBytes) {
+        for (size_t offset = 0; offset < end;
+             offset += kFloatColumns * sizeof(float), p += kFloatColumns * kColumnBytes) {
             fetch_ahead<F>(p, kFloatColumns * kColumnBytes);
 #pragma GCC unroll 4
             for (int s = 0; s < kFloatColumns; ++s) {
                 const __m512 w = load_column<C>(p + s * kColumnBytes);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; ++t)
-                    acc[t][s] = _mm512_fmadd_ps(w, broadcast_float(x[t] + offset + static_cast<size_t>(s) * sizeof(float)), acc[t][s]);
+                    acc[t][s] = _mm512_fmadd_ps(
+                        w, broadcast_float(x[t] + offset + static_cast<size_t>(s) * sizeof(float)), acc[t][s]);
             }
         }
         const __mmask16 mask = lane_mask(job.rows);
@@ -62,13 +64,17 @@ struct FloatKernel {
 void float_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                 size_t ldy) {
     switch (m.codec) {
-        case Codec::f32: return Driver<FloatKernel<Codec::f32>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::f16: return Driver<FloatKernel<Codec::f16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::bf16: return Driver<FloatKernel<Codec::bf16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::f32:
+            return Driver<FloatKernel<Codec::f32>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::f16:
+            return Driver<FloatKernel<Codec::f16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::bf16:
+            return Driver<FloatKernel<Codec::bf16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
         case Codec::q8_0:
         case Codec::q4_0:
         case Codec::q4_1:
-        case Codec::mxfp4: break;
+        case Codec::mxfp4:
+            break;
     }
 }
 

@@ -7,7 +7,9 @@
 namespace freetoken::avx512 {
 namespace {
 
-__m512i load_line(const uint8_t* p) { return _mm512_loadu_si512(p); }
+__m512i load_line(const uint8_t* p) {
+    return _mm512_loadu_si512(p);
+}
 
 // What differs between codecs: `codes` turns 64 packed bytes into unsigned codes (part 0: low nibbles, part 1: high
 // ones), `correction` starts the sum of the low halves at -Z * sum(q), `scale` reads the scales of sixteen rows.
@@ -22,7 +24,9 @@ struct Q40 : NibbleFormat {
         return _mm512_and_si512(part == 0 ? v : _mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
     }
     static __m512i correction(const QuantBlock* x) { return broadcast32(&x->minus_8_sums); }
-    static __m512 scale(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+    static __m512 scale(const uint8_t* p) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    }
 };
 
 struct Q41 : NibbleFormat {
@@ -39,7 +43,8 @@ struct Mxfp4 : NibbleFormat {
     static constexpr Codec kCodec = Codec::mxfp4;
     static __m512i codes(__m512i v, int part) {
         // vpermb looks at six bits of an index; the table repeats every sixteen entries, so the upper two do no harm.
-        const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+        const __m512i table =
+            _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
         return _mm512_permutexvar_epi8(part == 0 ? v : _mm512_srli_epi16(v, 4), table);
     }
     static __m512i correction(const QuantBlock* x) { return broadcast32(&x->minus_12_sums); }
@@ -64,8 +69,9 @@ struct IntegerKernel {
     static constexpr CodecInfo kInfo = codec_info(Format::kCodec);
 
     template <int T>
-    [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes, const uint8_t* const (&x)[T],
-                                      size_t offset, __m512 (&acc)[T]) {
+    [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes,
+                                                             const uint8_t* const (&x)[T], size_t offset,
+                                                             __m512 (&acc)[T]) {
         __m512i high[T], low[T];
         const QuantBlock* q[T];
 #pragma GCC unroll 8
@@ -95,8 +101,8 @@ struct IntegerKernel {
             const __m512 token_scale = broadcast_float(&q[t]->scale);
             acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(scale, token_scale), _mm512_cvtepi32_ps(sum), acc[t]);
             if constexpr (Format::kCodec == Codec::q4_1)
-                acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(Format::minimum(scales), token_scale), broadcast_float(&q[t]->sum),
-                                         acc[t]);
+                acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(Format::minimum(scales), token_scale),
+                                         broadcast_float(&q[t]->sum), acc[t]);
         }
     }
 
@@ -143,13 +149,18 @@ struct IntegerKernel {
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
     switch (m.codec) {
-        case Codec::q8_0: return Driver<IntegerKernel<Q80>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::q4_0: return Driver<IntegerKernel<Q40>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::q4_1: return Driver<IntegerKernel<Q41>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::mxfp4: return Driver<IntegerKernel<Mxfp4>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q8_0:
+            return Driver<IntegerKernel<Q80>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q4_0:
+            return Driver<IntegerKernel<Q40>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::q4_1:
+            return Driver<IntegerKernel<Q41>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case Codec::mxfp4:
+            return Driver<IntegerKernel<Mxfp4>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
         case Codec::f32:
         case Codec::f16:
-        case Codec::bf16: break;
+        case Codec::bf16:
+            break;
     }
 }
 

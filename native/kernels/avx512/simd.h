@@ -15,12 +15,14 @@ namespace freetoken::avx512 {
 static inline __m512i broadcast32(const void* p) {
     return _mm512_set1_epi32(*static_cast<const __attribute__((may_alias, aligned(1))) int32_t*>(p));
 }
-static inline __m512 broadcast_float(const void* p) { return _mm512_castsi512_ps(broadcast32(p)); }
+static inline __m512 broadcast_float(const void* p) {
+    return _mm512_castsi512_ps(broadcast32(p));
+}
 
 static inline __m512 canonical(__m512 x) {
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(_mm512_castps_si512(x), nan,
-                                                     _mm512_set1_epi32(static_cast<int>(kCanonicalNan))));
+    return _mm512_castsi512_ps(
+        _mm512_mask_mov_epi32(_mm512_castps_si512(x), nan, _mm512_set1_epi32(static_cast<int>(kCanonicalNan))));
 }
 
 // Sixteen lanes of freetoken::exp.
@@ -47,6 +49,8 @@ static inline __m512 exp(__m512 x) {
 }
 
 // Which lanes hold rows that exist.
-static inline __mmask16 lane_mask(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+static inline __mmask16 lane_mask(int count) {
+    return static_cast<__mmask16>((1u << count) - 1u);
+}
 
 }  // namespace freetoken::avx512

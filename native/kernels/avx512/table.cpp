@@ -18,9 +18,9 @@ size_t activation_bytes(ActivationForm form, int cols) {
 void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
     const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
     // As integers, magnitudes order finite < Inf < NaN.
-    const uint32_t largest_bits = _mm512_reduce_max_epu32(
-        _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(first), magnitude),
-                         _mm512_and_si512(_mm512_castps_si512(second), magnitude)));
+    const uint32_t largest_bits =
+        _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(first), magnitude),
+                                                 _mm512_and_si512(_mm512_castps_si512(second), magnitude)));
     const float largest = float_of(largest_bits);
     const bool finite = largest_bits < 0x7F800000u;
     if (!finite || largest < kTinyBlock) {
@@ -38,8 +38,10 @@ void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
     out->minus_12_sums = -12 * sum;
     // q = 256 hi + lo with lo signed: hi is (q + 128) >> 8, lo the low byte.
     const __m512i half = _mm512_set1_epi32(128);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->hi), _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q0, half), 8)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->hi + 16), _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q1, half), 8)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->hi),
+                     _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q0, half), 8)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->hi + 16),
+                     _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q1, half), 8)));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lo), _mm512_cvtepi32_epi8(q0));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lo + 16), _mm512_cvtepi32_epi8(q1));
 }
@@ -55,7 +57,8 @@ void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* ou
         const int n = cols - k < kBlock ? cols - k : kBlock;
         const __mmask16 first = lane_mask(n < 16 ? n : 16);
         const __mmask16 second = lane_mask(n < 16 ? 0 : n - 16);
-        quantise_block(_mm512_maskz_loadu_ps(first, x + k), _mm512_maskz_loadu_ps(second, x + k + 16), reinterpret_cast<QuantBlock*>(out));
+        quantise_block(_mm512_maskz_loadu_ps(first, x + k), _mm512_maskz_loadu_ps(second, x + k + 16),
+                       reinterpret_cast<QuantBlock*>(out));
     }
 }
 
@@ -96,7 +99,8 @@ uint64_t read(const uint8_t* data, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 256)
         for (size_t j = 0; j < 4; ++j) digest[j] = _mm512_xor_si512(digest[j], _mm512_loadu_si512(data + i + 64 * j));
     alignas(64) uint64_t words[8];
-    _mm512_store_si512(words, _mm512_xor_si512(_mm512_xor_si512(digest[0], digest[1]), _mm512_xor_si512(digest[2], digest[3])));
+    _mm512_store_si512(
+        words, _mm512_xor_si512(_mm512_xor_si512(digest[0], digest[1]), _mm512_xor_si512(digest[2], digest[3])));
     uint64_t all = 0;
     for (const uint64_t w : words) all ^= w;
     return all;
@@ -112,6 +116,8 @@ void gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations
 
 namespace freetoken {
 
-const Kernels kAvx512Kernels = {"avx512", avx512::activation_bytes, avx512::pack_activations, avx512::gemm, avx512::glu_rows, avx512::glu_tiles, avx512::read};
+const Kernels kAvx512Kernels = {"avx512",     avx512::activation_bytes, avx512::pack_activations,
+                                avx512::gemm, avx512::glu_rows,         avx512::glu_tiles,
+                                avx512::read};
 
 }  // namespace freetoken

@@ -83,9 +83,12 @@ void decode_codes(Codec codec, const uint8_t* codes, int row, int (&w)[kBlock]) 
 
 float block_scale(Codec codec, const uint8_t* scales, int row) {
     switch (codec) {
-        case Codec::mxfp4: return e8m0_to_float(scales[row]);
-        case Codec::q4_1: return half_to_float(load_u16(scales + 4 * row));
-        default: return half_to_float(load_u16(scales + 2 * row));
+        case Codec::mxfp4:
+            return e8m0_to_float(scales[row]);
+        case Codec::q4_1:
+            return half_to_float(load_u16(scales + 4 * row));
+        default:
+            return half_to_float(load_u16(scales + 2 * row));
     }
 }
 
@@ -108,8 +111,7 @@ float integer_dot(const PackedMatrix& m, const uint8_t* tile, int row, const uin
             int sum = 0;
             for (int k = 0; k < kBlock; ++k) sum += w[k] * (256 * q.hi[k] + q.lo[k]);
             acc = fma(block_scale(m.codec, scales, row) * q.scale, static_cast<float>(sum), acc);
-            if (m.codec == Codec::q4_1)
-                acc = fma(half_to_float(load_u16(scales + 4 * row + 2)) * q.scale, q.sum, acc);
+            if (m.codec == Codec::q4_1) acc = fma(half_to_float(load_u16(scales + 4 * row + 2)) * q.scale, q.sum, acc);
         }
         segment[s] = acc;
     }
@@ -130,7 +132,8 @@ float float_dot(const PackedMatrix& m, const uint8_t* tile, int row, const uint8
     for (int k = 0; k < padded_cols(m.codec, m.cols); ++k) {
         float value;
         std::memcpy(&value, x + static_cast<size_t>(k) * sizeof value, sizeof value);
-        const float w = load_weight(m.codec, tile + (static_cast<size_t>(k) * kTileRows + static_cast<size_t>(row)) * size);
+        const float w =
+            load_weight(m.codec, tile + (static_cast<size_t>(k) * kTileRows + static_cast<size_t>(row)) * size);
         acc[k % 4] = fma(w, value, acc[k % 4]);
     }
     return canonical((acc[0] + acc[1]) + (acc[2] + acc[3]));
