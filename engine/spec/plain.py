@@ -7,7 +7,6 @@ member of such a union carries a class variable `kind`, which tells the members 
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from typing import Any, TypeVar
@@ -16,6 +15,8 @@ from engine.base.errors import CorruptFileError, UnsupportedError
 
 T = TypeVar("T")
 
+LARGEST_NUMBER = 1e30
+LARGEST_SIZE = 2**31
 REMEDY = "Convert the model again, with this release."
 
 
@@ -38,6 +39,20 @@ def from_plain(cls: type[T], data: Any, where: str) -> T:
     """
     value: T = _read_dataclass(cls, data, where)
     return value
+
+
+def finite(data: Any) -> float | None:
+    """The number as a float; None for what is no number, not finite, or larger than any setting of a model."""
+    if isinstance(data, bool) or not isinstance(data, int | float) or not -LARGEST_NUMBER < data < LARGEST_NUMBER:
+        return None
+    return float(data)
+
+
+def whole(data: Any) -> int | None:
+    """The whole number; None for what is none, or beyond 31 bits, which no size of a model is."""
+    if isinstance(data, bool) or not isinstance(data, int) or not -LARGEST_SIZE < data < LARGEST_SIZE:
+        return None
+    return data
 
 
 def _kind(cls: type) -> str:
@@ -82,22 +97,32 @@ def _read_union(members: tuple[Any, ...], data: Any, where: str) -> Any:
         raise _wrong(where, "an object", data)
     by_kind = {_kind(member): member for member in classes}
     kind = data.get("kind")
-    if kind not in by_kind:
-        raise UnsupportedError(f"{where} is of a kind that this release does not know: {kind!r}.", REMEDY)
+    if not isinstance(kind, str) or kind not in by_kind:
+        raise UnsupportedError(f"{where} is of a kind that this release does not know: {shortened(kind)}.", REMEDY)
     return _read_dataclass(by_kind[kind], data, where)
 
 
 def _read_scalar(hint: type, data: Any, where: str) -> Any:
-    if hint is float and isinstance(data, int | float) and not isinstance(data, bool):
-        if not math.isfinite(data):
-            raise _wrong(where, "a finite number", data)
-        return float(data)
-    if hint is int and (isinstance(data, bool) or not isinstance(data, int)):
-        raise _wrong(where, "a whole number", data)
+    if hint is float:
+        number = finite(data)
+        if number is None:
+            raise _wrong(where, "a number", data)
+        return number
+    if hint is int:
+        size = whole(data)
+        if size is None:
+            raise _wrong(where, "a whole number below 2^31", data)
+        return size
     if not isinstance(data, hint):
-        raise _wrong(where, {str: "a string", bool: "true or false", float: "a number"}.get(hint, hint.__name__), data)
+        raise _wrong(where, "a string" if hint is str else "true or false", data)
     return data
 
 
 def _wrong(where: str, wanted: str, data: Any) -> CorruptFileError:
-    return CorruptFileError(f"{where} must be {wanted}, not {data!r}.", REMEDY)
+    return CorruptFileError(f"{where} must be {wanted}, not {shortened(data)}.", REMEDY)
+
+
+def shortened(data: Any) -> str:
+    """What a message shows of a value that should not be there."""
+    text = repr(data)
+    return text if len(text) <= 60 else f"{text[:57]}..."

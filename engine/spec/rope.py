@@ -85,7 +85,7 @@ class Rope:
     scaling: LinearScaling | YarnScaling | Llama3Scaling | LongScaling | None = None
 
     def __post_init__(self) -> None:
-        require(self.theta > 0, f"rope_theta must be positive, not {self.theta}")
+        require(self.theta > 1, f"rope_theta must be larger than one, not {self.theta}")
         require(self.dim > 0 and self.dim % 2 == 0, f"rope rotates an even number of values, not {self.dim}")
         if isinstance(self.scaling, LongScaling):
             for factors in (self.scaling.short_factors, self.scaling.long_factors):

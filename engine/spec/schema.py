@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Self
 
 from engine.base.errors import CorruptFileError
 from engine.spec.check import require, require_positive
-from engine.spec.plain import REMEDY, from_plain, to_plain
+from engine.spec.plain import REMEDY, from_plain, shortened, to_plain
 from engine.spec.rope import Rope
 
 ACTIVATIONS = ("silu", "clamped_silu")
 QK_NORMS = ("none", "head", "full")
+MOST_LAYERS, MOST_EXPERTS = 1024, 4096
 SCORINGS = ("softmax", "sigmoid", "softmax_topk")
 
 
@@ -138,6 +139,7 @@ class Experts:
 
     def __post_init__(self) -> None:
         require_positive(count=self.count, width=self.width)
+        require(self.count <= MOST_EXPERTS, f"{self.count} experts a layer are more than {MOST_EXPERTS}")
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,7 @@ class Spec:
             norm_eps=self.norm_eps,
             context_length=self.context_length,
         )
+        require(len(self.layers) <= MOST_LAYERS, f"{len(self.layers)} layers are more than {MOST_LAYERS}")
         for token in self.eos_ids:
             require(0 <= token < self.vocab_size, f"eos id {token} is outside the vocabulary of {self.vocab_size}")
 
@@ -232,32 +235,25 @@ class Spec:
         Raises CorruptFileError for a missing field, a wrong type or an impossible value, UnsupportedError for a field
         or a kind that this release does not know.
         """
-        parts = _Parts.of(data)
-        layers = []
-        for index, pair in enumerate(data["layers"] if isinstance(data["layers"], list) else ()):
-            layers.append(parts.layer(pair, f"spec.layers[{index}]"))
-        rest = {name: value for name, value in data.items() if name not in ("mixers", "ffns")}
-        return from_plain(cls, rest | {"layers": [to_plain(layer) for layer in layers]}, "spec")
+        return from_plain(cls, _with_layers_spelt_out(data), "spec")
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The distinct mixers and feed-forward parts that the layers of a JSON spec point at."""
+def _with_layers_spelt_out(data: Any) -> dict[str, Any]:
+    """The JSON of a spec with the mixer and the feed-forward part of every layer in the layer's own place."""
+    if not isinstance(data, dict):
+        raise CorruptFileError(f"spec must be an object, not {shortened(data)}.", REMEDY)
+    for name in ("mixers", "ffns", "layers"):
+        if not isinstance(data.get(name), list):
+            raise CorruptFileError(f"spec must have a list of {name}.", REMEDY)
+    layers = [
+        _spelt_out(pair, data["mixers"], data["ffns"], f"spec.layers[{i}]") for i, pair in enumerate(data["layers"])
+    ]
+    return {name: value for name, value in data.items() if name not in ("mixers", "ffns")} | {"layers": layers}
 
-    mixers: tuple[Attention | LatentAttention, ...]
-    ffns: tuple[Dense | Moe, ...]
 
-    @classmethod
-    def of(cls, data: Any) -> _Parts:
-        if not isinstance(data, dict):
-            raise CorruptFileError(f"spec must be an object, not {data!r}.", REMEDY)
-        for name in ("mixers", "ffns", "layers"):
-            if name not in data:
-                raise CorruptFileError(f"spec lacks the field {name}.", REMEDY)
-        return from_plain(cls, {"mixers": data["mixers"], "ffns": data["ffns"]}, "spec")
-
-    def layer(self, pair: Any, where: str) -> Layer:
-        match pair:
-            case [int(mixer), int(ffn)] if 0 <= mixer < len(self.mixers) and 0 <= ffn < len(self.ffns):
-                return Layer(self.mixers[mixer], self.ffns[ffn])
-        raise CorruptFileError(f"{where} must name a mixer and a feed-forward part by number, not {pair!r}.", REMEDY)
+def _spelt_out(pair: Any, mixers: list[Any], ffns: list[Any], where: str) -> dict[str, Any]:
+    match pair:
+        case [int(mixer), int(ffn)] if 0 <= mixer < len(mixers) and 0 <= ffn < len(ffns):
+            return {"mixer": mixers[mixer], "ffn": ffns[ffn]}
+    message = f"{where} must name a mixer and a feed-forward part by number, not {shortened(pair)}."
+    raise CorruptFileError(message, REMEDY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.base.errors import UnsupportedError
-from engine.spec.check import require_positive
+from engine.spec.check import require, require_positive
 from engine.spec.families.config import Config, key
 from engine.spec.families.positions import context_length, read_rope, yarn_score_scale
 from engine.spec.families.record import (
@@ -15,7 +15,19 @@ from engine.spec.families.record import (
     MoeRule,
     WindowRule,
 )
-from engine.spec.schema import Activation, Attention, Dense, Experts, LatentAttention, Layer, Moe, Router, Shared, Spec
+from engine.spec.schema import (
+    MOST_LAYERS,
+    Activation,
+    Attention,
+    Dense,
+    Experts,
+    LatentAttention,
+    Layer,
+    Moe,
+    Router,
+    Shared,
+    Spec,
+)
 
 LAYERS = key("num_hidden_layers")
 HIDDEN = key("hidden_size")
@@ -30,6 +42,8 @@ def build(family: Family, config: Config) -> Spec:
     this release does not implement; both name the field.
     """
     _refuse_unknown_settings(family, config)
+    logit_divisor = config.number(family.logit_divisor)
+    require_positive(logits_scaling=logit_divisor)
     return Spec(
         family=family.name,
         vocab_size=config.integer(key("vocab_size")),
@@ -41,7 +55,7 @@ def build(family: Family, config: Config) -> Spec:
         tied_head=config.flag(key("tie_word_embeddings", default=False)),
         embedding_scale=config.number(family.embedding_scale),
         residual_scale=config.number(family.residual_scale),
-        logit_scale=1.0 / config.number(family.logit_divisor),
+        logit_scale=1.0 / logit_divisor,
     )
 
 
@@ -61,6 +75,7 @@ def _refuse_unknown_settings(family: Family, config: Config) -> None:
 def _layers(family: Family, config: Config) -> list[Layer]:
     count = config.integer(LAYERS)
     require_positive(num_hidden_layers=count, hidden_size=config.integer(HIDDEN))
+    require(count <= MOST_LAYERS, f"{count} layers are more than the {MOST_LAYERS} that any model has")
     windows = _windows(family.mixer, config, count)
     moe = _moe_layers(family.moe, config, count)
     mixers = {window: _mixer(family.mixer, config, window) for window in set(windows)}

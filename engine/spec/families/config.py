@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.plain import finite, shortened, whole
 
 REMEDY = "Check the model's config.json, or fetch it again."
 
@@ -52,15 +52,17 @@ class Config:
 
     def integer(self, wanted: Key | int) -> int:
         value = self.raw(wanted)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(wanted, "a whole number", value)
-        return value
+        size = whole(value)
+        if size is None:
+            raise self._wrong(wanted, "a whole number below 2^31", value)
+        return size
 
     def number(self, wanted: Key | float) -> float:
         value = self.raw(wanted)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        number = finite(value)
+        if number is None:
             raise self._wrong(wanted, "a number", value)
-        return float(value)
+        return number
 
     def flag(self, wanted: Key | bool) -> bool:
         value = self.raw(wanted)
@@ -78,9 +80,10 @@ class Config:
         """A list of whole numbers; a single one counts as a list of one."""
         value = self.raw(wanted)
         items = value if isinstance(value, list | tuple) else [value]
-        if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
-            raise self._wrong(wanted, "a whole number or a list of them", value)
-        return tuple(items)
+        sizes = tuple(size for item in items if (size := whole(item)) is not None)
+        if len(sizes) != len(items):
+            raise self._wrong(wanted, "a whole number below 2^31 or a list of them", value)
+        return sizes
 
     def numbers(self, wanted: Key) -> tuple[float, ...]:
         value = self.raw(wanted)
@@ -107,10 +110,10 @@ class Config:
         if value is not None and value not in allowed:
             known = " or ".join(repr(item) for item in allowed) or "nothing"
             raise UnsupportedError(
-                f"{self.where} asks for {name} = {value!r}; this release knows only {known}.",
+                f"{self.where} asks for {name} = {shortened(value)}; this release knows only {known}.",
                 "Use another model, or a release that knows it.",
             )
 
     def _wrong(self, wanted: Any, kind: str, value: Any) -> CorruptFileError:
         name = wanted.names[0] if isinstance(wanted, Key) else "a value"
-        return CorruptFileError(f"{name} in {self.where} must be {kind}, not {value!r}.", REMEDY)
+        return CorruptFileError(f"{name} in {self.where} must be {kind}, not {shortened(value)}.", REMEDY)

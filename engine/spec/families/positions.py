@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from engine.base.errors import UnsupportedError
+from engine.spec.check import require_positive
 from engine.spec.families.config import Config, key
 from engine.spec.families.record import RopeRule
 from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
@@ -109,7 +110,7 @@ def _yarn(config: Config, parameters: Config) -> Scaling:
 
 def _longrope(config: Config, parameters: Config) -> Scaling:
     factor, original = _factor(config, parameters), _original_context(config, parameters)
-    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
     return LongScaling(
         parameters.numbers(key("short_factor")),
         parameters.numbers(key("long_factor")),
@@ -134,8 +135,11 @@ def _original_context(config: Config, parameters: Config) -> int:
 
 
 def _factor(config: Config, parameters: Config) -> float:
-    ratio = config.integer(CONTEXT) / _original_context(config, parameters)
-    return parameters.number(key("factor", default=ratio))
+    original = _original_context(config, parameters)
+    require_positive(original_max_position_embeddings=original)
+    factor = parameters.number(key("factor", default=config.integer(CONTEXT) / original))
+    require_positive(factor=factor)
+    return factor
 
 
 def _default_yarn_magnitude(parameters: Config, factor: float) -> float:

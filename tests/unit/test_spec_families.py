@@ -1,0 +1,467 @@
+"""config.json to spec: published models, old and new spellings, and what is refused by name."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.base.errors import CorruptFileError, FreetokenError, UnsupportedError
+from engine.spec.families import FAMILIES, spec_from_config
+from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, YarnScaling
+from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Router, Spec
+
+LLAMA_3_2_1B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "attention_bias": False,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "vocab_size": 128256,
+}
+QWEN3_30B_A3B: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+DEEPSEEK_V3: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "attention_bias": False,
+    "eos_token_id": 1,
+    "ep_size": 1,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+GPT_OSS_20B: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "eos_token_id": 200002,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+MIXTRAL_8X7B: dict[str, Any] = {
+    "model_type": "mixtral",
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+DEEPSEEK_V2_LITE = DEEPSEEK_V3 | {
+    "model_type": "deepseek_v2",
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "norm_topk_prob": False,
+    "q_lora_rank": None,
+    "routed_scaling_factor": 1.0,
+    "scoring_func": "softmax",
+    "topk_method": "greedy",
+}
+QWEN2_MOE = {
+    **QWEN3_30B_A3B,
+    "model_type": "qwen2_moe",
+    "shared_expert_intermediate_size": 5632,
+    "norm_topk_prob": False,
+}
+GRANITE_MOE = MIXTRAL_8X7B | {
+    "model_type": "granitemoe",
+    "attention_multiplier": 0.015625,
+    "embedding_multiplier": 12.0,
+    "logits_scaling": 6.0,
+    "residual_multiplier": 0.22,
+    "tie_word_embeddings": True,
+}
+
+
+def mixer(spec: Spec, layer: int = 0) -> Attention:
+    found = spec.layers[layer].mixer
+    assert isinstance(found, Attention)
+    return found
+
+
+def moe(spec: Spec, layer: int = -1) -> Moe:
+    found = spec.layers[layer].ffn
+    assert isinstance(found, Moe)
+    return found
+
+
+# --- published models
+
+
+def test_llama_3_2() -> None:
+    spec = spec_from_config(LLAMA_3_2_1B)
+    assert (len(spec.layers), spec.vocab_size, spec.tied_head) == (16, 128256, True)
+    assert spec.eos_ids == (128001, 128008, 128009)
+    rope = mixer(spec).rope
+    assert rope is not None
+    assert rope.theta == 500000.0
+    assert rope.scaling == Llama3Scaling(32.0, 8192, 1.0, 4.0)
+    assert spec.layers[0].ffn == Dense(8192)
+
+
+def test_qwen3_moe() -> None:
+    spec = spec_from_config(QWEN3_30B_A3B)
+    assert spec.moe_layers == tuple(range(48))
+    assert (mixer(spec).qk_norm, mixer(spec).head_dim, mixer(spec).window) == ("head", 128, 0)
+    assert moe(spec).router == Router(8, "softmax", normalize=True)
+    assert (moe(spec).experts.count, moe(spec).experts.width) == (128, 768)
+    assert spec.eos_ids == (151645,)
+
+
+def test_deepseek_v3() -> None:
+    spec = spec_from_config(DEEPSEEK_V3)
+    assert spec.moe_layers == tuple(range(3, 61))
+    attention = spec.layers[0].mixer
+    assert isinstance(attention, LatentAttention)
+    assert attention.rope.pairs
+    assert attention.scale == pytest.approx((0.1 * math.log(40) + 1) ** 2 / math.sqrt(192))
+    assert attention.rope.scaling == YarnScaling(40.0, 4096, 32.0, 1.0, True, 1.0)
+    assert moe(spec).router == Router(8, "sigmoid", 8, 4, 2, normalize=True, scale=2.5, choice_bias=True)
+    assert moe(spec).shared is not None
+    assert spec.context_length == 163840
+
+
+def test_deepseek_v2_lite() -> None:
+    spec = spec_from_config(DEEPSEEK_V2_LITE)
+    attention = spec.layers[0].mixer
+    assert isinstance(attention, LatentAttention)
+    assert attention.q_lora_rank == 0
+    assert moe(spec).router == Router(8, "softmax")
+    shared = moe(spec).shared
+    assert shared is not None
+    assert shared.width == 2 * 2048
+
+
+def test_gpt_oss() -> None:
+    spec = spec_from_config(GPT_OSS_20B)
+    assert [mixer(spec, layer).window for layer in range(4)] == [128, 0, 128, 0]
+    attention = mixer(spec)
+    assert attention.sinks
+    assert attention.q_bias
+    assert attention.o_bias
+    assert attention.rope is not None
+    assert attention.rope.scaling == YarnScaling(32.0, 4096, 32.0, 1.0, False, 0.1 * math.log(32) + 1)
+    assert moe(spec).experts.activation == Activation("clamped_silu", 1.702, 7.0)
+    assert moe(spec).router == Router(4, "softmax_topk", linear_bias=True)
+
+
+def test_mixtral_always_normalises() -> None:
+    spec = spec_from_config(MIXTRAL_8X7B)
+    assert moe(spec).router == Router(2, "softmax", normalize=True)
+    assert mixer(spec).head_dim == 128
+
+
+def test_granite_scales() -> None:
+    spec = spec_from_config(GRANITE_MOE)
+    assert (spec.embedding_scale, spec.residual_scale, spec.logit_scale) == (12.0, 0.22, 1 / 6)
+    assert mixer(spec).scale == 0.015625
+
+
+def test_qwen2_moe_gates_its_shared_expert() -> None:
+    shared = moe(spec_from_config(QWEN2_MOE)).shared
+    assert shared is not None
+    assert (shared.width, shared.gated) == (5632, True)
+
+
+# --- spellings
+
+
+@pytest.mark.parametrize("ids", [128009, [128009], [128009, 128009]])
+def test_eos_is_a_number_or_a_list(ids: Any) -> None:
+    assert set(spec_from_config(LLAMA_3_2_1B | {"eos_token_id": ids}).eos_ids) == {128009}
+
+
+@pytest.mark.parametrize("absent", [{}, {"eos_token_id": None}])
+def test_eos_may_be_absent(absent: dict[str, Any]) -> None:
+    config = {name: value for name, value in LLAMA_3_2_1B.items() if name != "eos_token_id"}
+    assert spec_from_config(config | absent).eos_ids == ()
+
+
+def test_rope_theta_may_stand_inside_rope_parameters_alone() -> None:
+    config = {name: value for name, value in LLAMA_3_2_1B.items() if name not in ("rope_theta", "rope_scaling")}
+    parameters = {**LLAMA_3_2_1B["rope_scaling"], "rope_theta": 500000.0}
+    assert spec_from_config(config | {"rope_parameters": parameters}) == spec_from_config(LLAMA_3_2_1B)
+
+
+@pytest.mark.parametrize(("family", "theta"), [("llama", 10000.0), ("mixtral", 1e6)])
+def test_rope_theta_has_the_familys_default(family: str, theta: float) -> None:
+    config = {**MIXTRAL_8X7B, "model_type": family, "rope_theta": None}
+    rope = mixer(spec_from_config(config)).rope
+    assert rope is not None
+    assert rope.theta == theta
+
+
+def test_head_dim_and_key_heads_have_defaults() -> None:
+    config = LLAMA_3_2_1B | {"head_dim": None, "num_key_value_heads": None}
+    assert (mixer(spec_from_config(config)).head_dim, mixer(spec_from_config(config)).kv_heads) == (64, 32)
+
+
+def test_architecture_stands_in_for_an_absent_model_type() -> None:
+    config = {name: value for name, value in LLAMA_3_2_1B.items() if name != "model_type"}
+    assert spec_from_config(config) == spec_from_config(LLAMA_3_2_1B)
+
+
+def test_layers_without_experts() -> None:
+    config = QWEN3_30B_A3B | {"decoder_sparse_step": 2, "mlp_only_layers": [3, 5], "num_hidden_layers": 8}
+    assert spec_from_config(config).moe_layers == (1, 7)
+
+
+def test_windows_by_layer_type_and_by_position() -> None:
+    qwen2 = {**LLAMA_3_2_1B, "model_type": "qwen2", "num_hidden_layers": 4, "sliding_window": 64}
+    assert [mixer(spec_from_config(qwen2), layer).window for layer in range(4)] == [0, 0, 0, 0]
+    late = qwen2 | {"use_sliding_window": True, "max_window_layers": 3}
+    assert [mixer(spec_from_config(late), layer).window for layer in range(4)] == [0, 0, 0, 64]
+    typed = late | {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]}
+    assert [mixer(spec_from_config(typed), layer).window for layer in range(4)] == [0, 64, 0, 0]
+    mistral = {**qwen2, "model_type": "mistral"}
+    assert [mixer(spec_from_config(mistral), layer).window for layer in range(4)] == [64, 64, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({"type": "linear", "factor": 4}, LinearScaling(4.0)),
+        ({"rope_type": "default"}, None),
+        ({"type": "dynamic", "factor": 2.0}, None),
+        ({"type": "yarn", "factor": 4.0}, YarnScaling(4.0, 131072, 32.0, 1.0, True, 0.1 * math.log(4) + 1)),
+        (
+            {"type": "yarn", "factor": 4.0, "attention_factor": 1.5, "original_max_position_embeddings": 1024},
+            YarnScaling(4.0, 1024, 32.0, 1.0, True, 1.5),
+        ),
+        (
+            {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 1.0},
+            LongScaling((1.0,) * 32, (2.0,) * 32, 131072, 1.0),
+        ),
+    ],
+)
+def test_rope_scalings(scaling: dict[str, Any], expected: object) -> None:
+    rope = mixer(spec_from_config(LLAMA_3_2_1B | {"rope_scaling": scaling})).rope
+    assert rope is not None
+    assert rope.scaling == expected
+
+
+def test_yarn_stretches_the_context() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 131072}
+    assert spec_from_config(LLAMA_3_2_1B | {"rope_scaling": scaling}).context_length == 4 * 131072
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"), [("qwen3moe", "Did you mean qwen3_moe?"), ("mamba", "It runs deepseek_v2, deepseek_v3")]
+)
+def test_an_unknown_family_is_named_and_the_known_listed(model_type: str, words: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        spec_from_config(LLAMA_3_2_1B | {"model_type": model_type})
+    assert repr(model_type) in caught.value.message
+    assert words in caught.value.remedy
+    assert all(name in caught.value.remedy for name in FAMILIES)
+
+
+def test_a_config_that_names_no_family_is_refused() -> None:
+    with pytest.raises(CorruptFileError, match="model_type"):
+        spec_from_config({})
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "words"),
+    [
+        (LLAMA_3_2_1B, {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        (LLAMA_3_2_1B, {"rope_scaling": {"type": "mrope"}}, "rope_type = 'mrope'"),
+        (LLAMA_3_2_1B, {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (LLAMA_3_2_1B, {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "other layers"),
+        (LLAMA_3_2_1B, {"quantization_config": {"quant_method": "fp8"}}, "quantised by fp8"),
+        (LLAMA_3_2_1B, {"layer_types": ["linear_attention"] * 16}, "'linear_attention'"),
+        (LLAMA_3_2_1B, {"layer_types": ["sliding_attention"] * 16}, "'sliding_attention'"),
+        (GPT_OSS_20B, {"layer_types": ["full_attention"]}, "1 layer_types for 24 layers"),
+        (MIXTRAL_8X7B | {"sliding_window": 9}, {"layer_types": ["full_attention"] * 32}, "mixes layer_types"),
+        (MIXTRAL_8X7B | {"model_type": "olmoe"}, {"clip_qkv": 8.0}, "clip_qkv = 8.0"),
+        (DEEPSEEK_V3, {"scoring_func": "softmax"}, "scoring_func = 'softmax'"),
+        (DEEPSEEK_V3, {"topk_method": "greedy"}, "topk_method = 'greedy'"),
+        (DEEPSEEK_V3, {"moe_layer_freq": 2}, "moe_layer_freq = 2"),
+        (DEEPSEEK_V2_LITE, {"norm_topk_prob": True}, "norm_topk_prob = True"),
+        (QWEN2_MOE, {"use_sliding_window": True}, "use_sliding_window = True"),
+        (MIXTRAL_8X7B, {"num_local_experts": 0}, "without experts"),
+    ],
+)
+def test_a_setting_that_is_not_implemented_is_refused_by_name(
+    config: dict[str, Any], change: dict[str, Any], words: str
+) -> None:
+    spec_from_config(config)
+    with pytest.raises(UnsupportedError) as caught:
+        spec_from_config(config | change)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": None}, "lacks hidden_size"),
+        ({"num_hidden_layers": "16"}, "num_hidden_layers in config.json must be a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be positive"),
+        ({"num_hidden_layers": 10**9}, "layers are more than"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be positive"),
+        ({"num_key_value_heads": 5}, "32 heads cannot share 5"),
+        ({"vocab_size": True}, "vocab_size"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"rope_scaling": [1, 2]}, "rope_scaling in config.json must be an object"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling in config.json lacks factor"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0}}, "factor must be positive"),
+        ({"rope_theta": 0.5}, "rope_theta must be larger than one"),
+        ({"layer_types": "full"}, "layer_types"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(CorruptFileError) as caught:
+        spec_from_config(LLAMA_3_2_1B | change)
+    assert words in caught.value.message
+
+
+PUBLISHED = [LLAMA_3_2_1B, QWEN3_30B_A3B, DEEPSEEK_V3, DEEPSEEK_V2_LITE, GPT_OSS_20B, MIXTRAL_8X7B, GRANITE_MOE]
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([0, 1, -1, 2, 3, 1 << 31, 10**400])
+    | st.floats()
+    | st.text(max_size=4)
+    | st.lists(st.integers(), max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["type", "factor", "rope_theta", "mscale", "mscale_all_dim", "original_max_position_embeddings"]
+        ),
+        st.sampled_from(["yarn", "longrope", "linear", 0, 1, 2.0, -1, 1e300, None]),
+    )
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(config=st.sampled_from(PUBLISHED), data=st.data())
+def test_any_value_of_any_field_gives_a_spec_or_a_sentence(config: dict[str, Any], data: st.DataObject) -> None:
+    changes = data.draw(st.dictionaries(st.sampled_from(sorted(config)), VALUES, min_size=1, max_size=3))
+    changes.setdefault("num_hidden_layers", 2)
+    with suppress(FreetokenError):
+        spec_from_config(config | changes)
