@@ -1,0 +1,413 @@
+// The Python module engine._native, described by engine/_native.pyi. Every call that computes leaves the interpreter lock.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "core/pack.h"
+#include "exec/executor.h"
+#include "exec/probe.h"
+#include "exec/record_layout.h"
+#include "pool/topology.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace freetoken {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using NumpyRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+// A new array [rows][cols], and where its values lie.
+std::pair<NumpyRows, float*> new_rows(size_t rows, size_t cols) {
+    auto values = std::make_unique<float[]>(rows * cols);
+    float* data = values.get();
+    nb::capsule owner(values.release(), [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    return {NumpyRows(data, {rows, cols}, owner), data};
+}
+
+Codec codec_named(const std::string& name) {
+    if (const auto codec = codec_by_name(name)) return *codec;
+    throw ProgramError("the codec " + name + " is unknown");
+}
+
+const Kernels& kernels_named(const std::string& isa) {
+    if (isa.empty()) return best_kernels();
+    if (const Kernels* kernels = kernels_for(isa)) return *kernels;
+    throw ProgramError("this machine cannot run the instruction set " + isa);
+}
+
+std::vector<std::string> isa_names() {
+    std::vector<std::string> names;
+    for (const Kernels* kernels : available_kernels()) names.emplace_back(kernels->name);
+    return names;
+}
+
+// CPUs of `threads` threads on this machine; no number: as many as suit it.
+std::vector<int> cpus_for(std::optional<int> threads) {
+    if (threads && *threads < 1) throw ProgramError("a pool needs at least one thread");
+    const Topology topology = read_topology("/", allowed_cpus());
+    return place_threads(topology, threads.value_or(default_threads(topology)));
+}
+
+nb::dict topology(const std::string& root, std::optional<std::vector<int>> allowed) {
+    const Topology found = read_topology(root, allowed ? *allowed : allowed_cpus());
+    const int threads = default_threads(found);
+    nb::dict result;
+    nb::list cpus;
+    for (const Cpu& cpu : found.cpus) cpus.append(cpu.id);
+    result["cpus"] = cpus;
+    result["physical_cores"] = found.physical_cores();
+    result["quota"] = found.quota > 0 ? nb::object(nb::float_(found.quota)) : nb::none();
+    result["threads"] = threads;
+    result["placement"] = place_threads(found, threads);
+    return result;
+}
+
+std::vector<int> placement(int threads, const std::string& root, std::optional<std::vector<int>> allowed) {
+    if (threads < 1) throw ProgramError("a pool needs at least one thread");
+    return place_threads(read_topology(root, allowed ? *allowed : allowed_cpus()), threads);
+}
+
+// --- from Python's dataclasses to descriptions ------------------------------------------------------------------------
+
+template <class T>
+T get(nb::handle object, const char* name) {
+    return nb::cast<T>(object.attr(name));
+}
+
+Attribute attribute(nb::handle value) {
+    if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value);
+    if (nb::isinstance<nb::int_>(value)) return nb::cast<int64_t>(value);
+    if (nb::isinstance<nb::float_>(value)) return nb::cast<double>(value);
+    return nb::cast<std::string>(value);
+}
+
+OpSpec op_spec(nb::handle op) {
+    OpSpec spec;
+    spec.kind = get<std::string>(op, "kind");
+    for (nb::handle name : op.attr("reads")) spec.reads.push_back(nb::cast<std::string>(name));
+    for (nb::handle name : op.attr("writes")) spec.writes.push_back(nb::cast<std::string>(name));
+    for (nb::handle name : op.attr("weights")) spec.weights.push_back(nb::cast<std::string>(name));
+    for (nb::handle item : op.attr("attrs").attr("items")())
+        spec.attributes.emplace(nb::cast<std::string>(item[0]), attribute(item[1]));
+    spec.layer = get<int>(op, "layer");
+    return spec;
+}
+
+BufferSpec buffer_spec(const std::string& name, nb::handle buffer) {
+    BufferSpec spec;
+    spec.name = name;
+    spec.width = get<int>(buffer, "width");
+    const std::string domain = get<std::string>(buffer, "domain");
+    const std::string dtype = get<std::string>(buffer, "dtype");
+    if (domain != "token" && domain != "row") throw ProgramError("buffer " + name + " is of the domain " + domain);
+    if (dtype != "f32" && dtype != "i32") throw ProgramError("buffer " + name + " holds " + dtype);
+    spec.per_row = domain == "row";
+    spec.integers = dtype == "i32";
+    spec.base = get<std::string>(buffer, "base");
+    spec.offset = get<int>(buffer, "offset");
+    return spec;
+}
+
+ProgramSpec program_spec(nb::handle program) {
+    ProgramSpec spec;
+    for (nb::handle item : program.attr("buffers").attr("items")())
+        spec.buffers.push_back(buffer_spec(nb::cast<std::string>(item[0]), item[1]));
+    for (nb::handle op : program.attr("ops")) spec.ops.push_back(op_spec(op));
+    for (nb::handle cache : program.attr("caches"))
+        spec.caches.push_back({get<int>(cache, "kv_heads"), get<int>(cache, "k_dim"), get<int>(cache, "v_dim")});
+    for (nb::handle rope : program.attr("ropes"))
+        spec.ropes.push_back({nb::cast<std::vector<float>>(nb::list(rope.attr("inv_freq"))), get<float>(rope, "scale")});
+    spec.output = get<std::string>(program, "output");
+    return spec;
+}
+
+// Keeps what it borrows from alive.
+class Lender {
+public:
+    Bytes borrow(nb::handle buffer) {
+        kept_.push_back(nb::cast<Bytes>(buffer));
+        return kept_.back();
+    }
+
+private:
+    std::vector<Bytes> kept_;
+};
+
+WeightSpec weight_spec(nb::handle tensor, Lender& lender) {
+    WeightSpec spec;
+    spec.codec = codec_named(get<std::string>(tensor, "codec"));
+    spec.rows = get<int>(tensor, "rows");
+    spec.cols = get<int>(tensor, "cols");
+    spec.vector = get<bool>(tensor, "vector");
+    const Bytes data = lender.borrow(tensor.attr("data"));
+    spec.data = data.data();
+    spec.bytes = data.size();
+    return spec;
+}
+
+FieldSpec field_spec(nb::handle field) {
+    const nb::object shape = field.attr("shape");
+    FieldSpec spec;
+    spec.name = get<std::string>(field, "name");
+    spec.codec = codec_named(get<std::string>(shape, "codec"));
+    spec.rows = get<int>(shape, "rows");
+    spec.cols = get<int>(shape, "cols");
+    spec.vector = get<bool>(shape, "vector");
+    spec.offset = get<size_t>(field, "offset");
+    return spec;
+}
+
+BankSpec bank_spec(nb::handle bank, Lender& lender) {
+    BankSpec spec;
+    for (nb::handle field : bank.attr("fields")) spec.fields.push_back(field_spec(field));
+    spec.record_bytes = get<size_t>(bank, "record_bytes");
+    spec.experts_per_layer = get<int>(bank, "experts_per_layer");
+    for (nb::handle layer : bank.attr("layers")) spec.layers.push_back(nb::cast<int>(layer));
+    for (nb::handle shard : bank.attr("shards")) {
+        const Bytes data = lender.borrow(shard);
+        spec.shards.push_back({data.data(), data.size()});
+    }
+    spec.records_per_shard = get<size_t>(bank, "records_per_shard");
+    return spec;
+}
+
+// --- the executor -----------------------------------------------------------------------------------------------------
+
+class PyExecutor {
+public:
+    PyExecutor(nb::handle program, nb::dict dense, nb::handle banks, std::optional<int> threads, const std::string& isa,
+               const std::string& kv_dtype, int page_tokens, int kv_pages, int max_tokens, int64_t serial_cost) {
+        if (kv_dtype != "f32" && kv_dtype != "f16") throw ProgramError("a cache cannot hold " + kv_dtype);
+        ModelSpec model;
+        model.program = program_spec(program);
+        for (const auto& [name, tensor] : dense)
+            model.weights.emplace(nb::cast<std::string>(name), weight_spec(tensor, lender_));
+        for (nb::handle bank : banks) model.banks.push_back(bank_spec(bank, lender_));
+        const Settings settings = {page_tokens, kv_pages, kv_dtype == "f16", max_tokens, serial_cost};
+        const Kernels& kernels = kernels_named(isa);
+        const Operations* operations = operations_for(kernels.name);
+        if (operations == nullptr) throw ProgramError(std::string("there are no operations for ") + kernels.name);
+        isa_ = kernels.name;
+        std::vector<int> cpus = cpus_for(threads);
+        const nb::gil_scoped_release unlocked;
+        executor_ = std::make_unique<Executor>(model, settings, kernels, *operations, std::move(cpus));
+    }
+
+    NumpyRows step(Ints tokens, Ints positions, Ints seq_starts, const std::vector<Ints>& page_tables, Ints rows,
+                   size_t first, std::optional<size_t> last) {
+        BatchView batch;
+        batch.tokens = view(tokens);
+        batch.positions = view(positions);
+        batch.seq_starts = view(seq_starts);
+        for (const Ints& table : page_tables) batch.page_tables.push_back(view(table));
+        batch.rows = view(rows);
+        auto [logits, data] = new_rows(rows.size(), static_cast<size_t>(executor_->vocab()));
+        const size_t end = last.value_or(executor_->operations());
+        {
+            const nb::gil_scoped_release unlocked;
+            executor_->step(batch, first, end, data);
+        }
+        tokens_ = static_cast<int>(tokens.size());
+        rows_ = static_cast<int>(rows.size());
+        return logits;
+    }
+
+    NumpyRows buffer(const std::string& name) const {
+        const Buffer& source = executor_->buffer(name);
+        const int rows = source.per_row ? rows_ : tokens_;
+        auto [copy, data] = new_rows(static_cast<size_t>(rows), static_cast<size_t>(source.width));
+        for (int i = 0; i < rows; ++i, data += source.width) {
+            for (int c = 0; c < source.width; ++c)
+                data[c] = source.integers ? static_cast<float>(source.int_row(i)[c]) : source.row(i)[c];
+        }
+        return copy;
+    }
+
+    void resize_kv(int pages) {
+        const nb::gil_scoped_release unlocked;
+        executor_->cache().resize(pages);
+    }
+    void copy_page(int source, int target) { executor_->cache().copy_page(source, target); }
+
+    nb::dict counters() const {
+        const Counters counters = executor_->counters();
+        nb::dict result;
+        result["steps"] = counters.steps;
+        result["experts_run"] = counters.experts_run;
+        result["expert_bytes"] = counters.expert_bytes;
+        result["expert_seconds"] = counters.expert_seconds;
+        result["dense_seconds"] = counters.dense_seconds;
+        result["attention_seconds"] = counters.attention_seconds;
+        return result;
+    }
+
+    int kv_pages() const { return executor_->cache().pages(); }
+    int page_tokens() const { return executor_->cache().page_tokens(); }
+    size_t page_bytes() const { return executor_->cache().page_bytes(); }
+    int threads() const { return executor_->threads(); }
+    size_t operations() const { return executor_->operations(); }
+    const std::string& isa() const { return isa_; }
+
+private:
+    static std::span<const int32_t> view(const Ints& array) { return {array.data(), array.size()}; }
+
+    Lender lender_;
+    std::unique_ptr<Executor> executor_;
+    std::string isa_;
+    int tokens_ = 0;  // of the last step
+    int rows_ = 0;
+};
+
+// --- probes and codecs ------------------------------------------------------------------------------------------------
+
+// A pool and the tables of an instruction set, for a measurement.
+struct Bench {
+    Pool pool;
+    Machine machine;
+
+    Bench(std::optional<int> threads, const std::string& isa) : pool(cpus_for(threads)) {
+        const Kernels& kernels = kernels_named(isa);
+        machine = {&kernels, operations_for(kernels.name), pool.size()};
+    }
+};
+
+class PyProbe {
+public:
+    PyProbe(std::optional<int> threads, const std::string& isa) : bench_(threads, isa) {}
+
+    std::tuple<int64_t, double> read(Bytes data) {
+        const nb::gil_scoped_release unlocked;
+        const Measured measured = read_bandwidth(bench_.pool, bench_.machine, data.data(), data.size());
+        return {measured.bytes, measured.seconds};
+    }
+
+    std::tuple<int64_t, double> experts(nb::handle fields, size_t record_bytes, Bytes records, Ints order) {
+        std::vector<FieldSpec> specs;
+        for (nb::handle field : fields) specs.push_back(field_spec(field));
+        const RecordLayout layout = record_layout(specs, record_bytes);
+        const std::vector<int32_t> wanted(order.data(), order.data() + order.size());
+        for (const int32_t record : wanted) {
+            if (record < 0 || (static_cast<size_t>(record) + 1) * record_bytes > records.size())
+                throw std::out_of_range("record " + std::to_string(record) + " is beyond the buffer");
+        }
+        const nb::gil_scoped_release unlocked;
+        const Measured measured = expert_bandwidth(bench_.pool, bench_.machine, layout, records.data(), wanted);
+        return {measured.bytes, measured.seconds};
+    }
+
+    NumpyRows matmul(const std::string& codec, Bytes packed, int rows, int cols, FloatRows x) {
+        const PackedMatrix matrix = {codec_named(codec), rows, cols, packed.data()};
+        check_packed(matrix, packed.size());
+        if (x.shape(1) != static_cast<size_t>(cols)) throw ProgramError("the columns of x and of the matrix differ");
+        auto [y, data] = new_rows(x.shape(0), static_cast<size_t>(rows));
+        const nb::gil_scoped_release unlocked;
+        freetoken::matmul(bench_.pool, bench_.machine, matrix, x.data(), static_cast<int>(x.shape(0)), data);
+        return y;
+    }
+
+    static void check_packed(const PackedMatrix& matrix, size_t bytes) {
+        if (matrix.rows <= 0 || matrix.cols <= 0) throw ProgramError("an empty matrix");
+        const auto wanted = static_cast<size_t>(packed_bytes(matrix.codec, matrix.rows, matrix.cols));
+        if (bytes != wanted)
+            throw ProgramError("a packed matrix of " + std::to_string(bytes) + " bytes instead of " +
+                               std::to_string(wanted));
+    }
+
+private:
+    Bench bench_;
+};
+
+// Packs raw rows; tile i starts at byte i * stride of `out`.
+void pack(const std::string& codec_name, nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> raw,
+          int64_t cols, WritableBytes out, int64_t stride) {
+    const Codec codec = codec_named(codec_name);
+    const auto rows = static_cast<int64_t>(raw.shape(0));
+    if (!valid_cols(codec, cols) || static_cast<int64_t>(raw.shape(1)) != raw_row_bytes(codec, cols))
+        throw ProgramError("rows of " + std::to_string(raw.shape(1)) + " bytes do not hold " + std::to_string(cols) +
+                           " values of " + codec_name);
+    const int64_t tile = tile_bytes(codec, cols);
+    const int64_t needed = rows == 0 ? 0 : (tile_count(rows) - 1) * stride + tile;
+    if (stride < tile || stride % tile != 0 || static_cast<int64_t>(out.size()) < needed)
+        throw ProgramError("the tiles do not fit the output");
+    std::optional<BadScale> bad;
+    {
+        const nb::gil_scoped_release unlocked;
+        bad = pack_rows(codec, raw.data(), rows, cols, out.data(), stride);
+    }
+    if (bad)
+        throw ProgramError("row " + std::to_string(bad->row) + ", block " + std::to_string(bad->block) +
+                           " has a scale that is no finite number");
+}
+
+NumpyRows unpack(const std::string& codec_name, int rows, int cols, Bytes packed) {
+    const PackedMatrix matrix = {codec_named(codec_name), rows, cols, packed.data()};
+    PyProbe::check_packed(matrix, packed.size());
+    auto [values, data] = new_rows(static_cast<size_t>(rows), static_cast<size_t>(cols));
+    const nb::gil_scoped_release unlocked;
+    for (int64_t row = 0; row < rows; ++row) unpack_row(matrix.codec, packed.data(), row, cols, data + row * cols);
+    return values;
+}
+
+std::vector<std::string> codec_names() {
+    std::vector<std::string> names;
+    for (const CodecInfo& info : kCodecs) names.emplace_back(info.name);
+    return names;
+}
+
+}  // namespace
+}  // namespace freetoken
+
+NB_MODULE(_native, m) {
+    using namespace freetoken;
+    m.doc() = "Operations, kernels and the executor of the engine.";
+
+    m.def("isas", &isa_names);
+    m.def("codecs", &codec_names);
+    m.def("packed_bytes", [](const std::string& codec, int64_t rows, int64_t cols) {
+        return packed_bytes(codec_named(codec), rows, cols);
+    }, "codec"_a, "rows"_a, "cols"_a);
+    m.def("pack", &pack, "codec"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
+    m.def("unpack", &unpack, "codec"_a, "rows"_a, "cols"_a, "packed"_a);
+    m.def("topology", &topology, "root"_a = "/", "allowed"_a = nb::none());
+    m.def("placement", &placement, "threads"_a, "root"_a = "/", "allowed"_a = nb::none());
+
+    nb::class_<PyExecutor>(m, "Executor")
+        .def(nb::init<nb::handle, nb::dict, nb::handle, std::optional<int>, const std::string&, const std::string&, int,
+                      int, int, int64_t>(),
+             "program"_a, "dense"_a, "banks"_a, nb::kw_only(), "threads"_a = nb::none(), "isa"_a = "",
+             "kv_dtype"_a = "f16", "page_tokens"_a = 16, "kv_pages"_a = 0, "max_tokens"_a = 512,
+             "serial_cost"_a = Settings{}.serial_cost)
+        .def("step", &PyExecutor::step, "tokens"_a, "positions"_a, "seq_starts"_a, "page_tables"_a, "rows"_a,
+             "first"_a = 0, "stop_after"_a = nb::none())
+        .def("buffer", &PyExecutor::buffer, "name"_a)
+        .def("resize_kv", &PyExecutor::resize_kv, "pages"_a)
+        .def("copy_page", &PyExecutor::copy_page, "source"_a, "target"_a)
+        .def("counters", &PyExecutor::counters)
+        .def_prop_ro("kv_pages", &PyExecutor::kv_pages)
+        .def_prop_ro("page_tokens", &PyExecutor::page_tokens)
+        .def_prop_ro("page_bytes", &PyExecutor::page_bytes)
+        .def_prop_ro("threads", &PyExecutor::threads)
+        .def_prop_ro("operations", &PyExecutor::operations)
+        .def_prop_ro("isa", &PyExecutor::isa);
+
+    nb::class_<PyProbe>(m, "Probe")
+        .def(nb::init<std::optional<int>, const std::string&>(), "threads"_a = nb::none(), "isa"_a = "")
+        .def("read", &PyProbe::read, "data"_a)
+        .def("experts", &PyProbe::experts, "fields"_a, "record_bytes"_a, "records"_a, "order"_a)
+        .def("matmul", &PyProbe::matmul, "codec"_a, "packed"_a, "rows"_a, "cols"_a, "x"_a);
+}

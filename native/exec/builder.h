@@ -1,0 +1,113 @@
+// Turns names into memory: what the operations are made from.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/kv_cache.h"
+#include "exec/operation.h"
+#include "exec/program.h"
+#include "exec/storage.h"
+
+namespace freetoken {
+
+class Builder {
+public:
+    // Fills `storage` with buffers, rope tables and layouts. All references must outlive the builder; the operations
+    // it makes keep references to `storage` and `cache`.
+    Builder(const ModelSpec& model, const Settings& settings, const Machine& machine, KvCache& cache, Storage& storage);
+
+    const Machine& machine() const { return machine_; }
+    const Settings& settings() const { return settings_; }
+    KvCache& cache() const { return cache_; }
+    Storage& storage() const { return storage_; }
+
+    // Each throws ProgramError, which names what is missing.
+    const Buffer& buffer(const std::string& name) const;
+    const WeightSpec& weight(const std::string& name) const;
+    const RopeAngles& rope(int table) const;
+    // Records of all experts of one MoE layer.
+    const std::vector<ExpertRecord>& experts(int layer) const;
+
+    // Packed rows of a buffer. `stale`: they must be packed before they are read.
+    PackedRows& packed(const Buffer& buffer, ActivationForm form, bool& stale);
+    // Says that an operation writes the buffer.
+    void written(const Buffer& buffer);
+
+private:
+    void allocate_buffers();
+    void resolve_view(const BufferSpec& spec);
+    void read_bank(const BankSpec& bank);
+
+    const ModelSpec& model_;
+    const Settings& settings_;
+    const Machine& machine_;
+    KvCache& cache_;
+    Storage& storage_;
+    std::map<int, std::vector<ExpertRecord>> experts_;  // by MoE layer
+};
+
+// Reads one operation, with errors that name it.
+class OpReader {
+public:
+    OpReader(Builder& builder, const OpSpec& spec, size_t index) : builder(builder), spec_(spec), index_(index) {}
+
+    [[noreturn]] void fail(const std::string& why) const;
+    void require(bool condition, const std::string& why) const {
+        if (!condition) fail(why);
+    }
+    // Numbers of names that the operation takes; `optional_reads` more reads are allowed.
+    void arity(size_t reads, size_t writes, size_t weights, size_t optional_reads = 0) const;
+
+    size_t reads() const { return spec_.reads.size(); }
+    size_t writes() const { return spec_.writes.size(); }
+    size_t weights() const { return spec_.weights.size(); }
+    const Buffer& read(size_t i) const;
+    const Buffer& write(size_t i) const;
+    bool has_read(size_t i) const { return i < spec_.reads.size() && !spec_.reads[i].empty(); }
+    PackedMatrix matrix(size_t i) const;
+    const float* vector(size_t i, int length) const;
+    const float* optional_vector(size_t i, int length) const;
+
+    int integer(const std::string& name) const;
+    float real(const std::string& name) const;
+    bool flag(const std::string& name) const;
+    std::string text(const std::string& name) const;
+    Glu glu() const;
+    // Width of a buffer, checked.
+    void width(const Buffer& buffer, int64_t wanted) const;
+
+    Builder& builder;
+
+private:
+    const Attribute& attribute(const std::string& name) const;
+    const Buffer& find(const std::string& name) const;
+
+    const OpSpec& spec_;
+    const size_t index_;
+};
+
+// One operation, compiled. Throws ProgramError.
+std::unique_ptr<Operation> make_operation(Builder& builder, const OpSpec& spec, size_t index);
+
+// The rotation angles of a step; runs before everything else.
+std::unique_ptr<Operation> make_angles(Builder& builder);
+
+// Makers of the kinds that have a file of their own.
+std::unique_ptr<Operation> make_linear(const OpReader& op);
+std::unique_ptr<Operation> make_head_linear(const OpReader& op);
+std::unique_ptr<Operation> make_attention(const OpReader& op);
+std::unique_ptr<Operation> make_experts(const OpReader& op);
+std::unique_ptr<Operation> make_embed(const OpReader& op);
+std::unique_ptr<Operation> make_rms_norm(const OpReader& op);
+std::unique_ptr<Operation> make_head_copy(const OpReader& op);
+std::unique_ptr<Operation> make_rope(const OpReader& op);
+std::unique_ptr<Operation> make_route(const OpReader& op);
+std::unique_ptr<Operation> make_glu(const OpReader& op);
+std::unique_ptr<Operation> make_sigmoid_gate(const OpReader& op);
+std::unique_ptr<Operation> make_add(const OpReader& op);
+std::unique_ptr<Operation> make_select(const OpReader& op);
+
+}  // namespace freetoken

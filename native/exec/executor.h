@@ -1,0 +1,87 @@
+// Runs a compiled program on the pool, one step a call.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/builder.h"
+#include "exec/kv_cache.h"
+#include "exec/program.h"
+#include "pool/pool.h"
+#include "pool/tasks.h"
+
+namespace freetoken {
+
+// A step as it comes from outside, unchecked.
+struct BatchView {
+    std::span<const int32_t> tokens;
+    std::span<const int32_t> positions;
+    std::span<const int32_t> seq_starts;
+    std::vector<std::span<const int32_t>> page_tables;
+    std::span<const int32_t> rows;
+};
+
+struct Counters {
+    int64_t steps = 0;
+    int64_t experts_run = 0;
+    int64_t expert_bytes = 0;
+    double expert_seconds = 0;
+    double dense_seconds = 0;
+    double attention_seconds = 0;
+};
+
+class Executor {
+public:
+    // Borrows the memory that `model` points to. Throws ProgramError.
+    Executor(const ModelSpec& model, const Settings& settings, const Kernels& kernels, const Operations& operations,
+             std::vector<int> cpus);
+
+    // Runs the operations [first, last) on a batch and writes [rows][vocab] values to `logits`, where the last
+    // operation fills them. Throws std::invalid_argument for a batch that does not fit, and changes nothing then.
+    void step(const BatchView& batch, size_t first, size_t last, float* logits);
+
+    // A buffer as the last step left it. Throws ProgramError.
+    const Buffer& buffer(const std::string& name) const;
+
+    size_t operations() const { return operations_.size(); }
+    int vocab() const { return output_->width; }
+    int threads() const { return pool_.size(); }
+    KvCache& cache() { return cache_; }
+    const KvCache& cache() const { return cache_; }
+    Counters counters() const;
+
+private:
+    void compile(const ModelSpec& model);
+    Step checked(const BatchView& batch) const;
+    void check_sequence(const BatchView& batch, size_t index) const;
+    void walk(int thread);
+    void advance(int thread);
+    void charge(Clock clock);
+
+    const Settings settings_;
+    Pool pool_;
+    const Machine machine_;
+    KvCache cache_;
+    Storage storage_;
+    std::unique_ptr<Operation> angles_;
+    std::vector<std::unique_ptr<Operation>> operations_;
+    Buffer* output_ = nullptr;
+    int embed_rows_ = 0;  // token ids are below it
+    Mapping scratch_;
+    size_t scratch_stride_ = 0;
+
+    // The step under way.
+    Step step_;
+    Tasks tasks_;
+    size_t next_ = 0;
+    size_t last_ = 0;
+    int phase_ = 0;  // phases of `current_` that have been prepared
+    Operation* current_ = nullptr;
+    std::chrono::steady_clock::time_point charged_until_;
+    Counters counters_;
+};
+
+}  // namespace freetoken

@@ -1,0 +1,99 @@
+#include "exec/expert_compute.h"
+
+#include <algorithm>
+
+namespace freetoken {
+namespace {
+
+size_t padded(int n) { return (static_cast<size_t>(n) + 15) / 16 * 16; }
+
+Activations from_row(const Activations& x, int row) {
+    if (x.index != nullptr) return {x.data, x.stride, x.index + row};
+    return {x.data + static_cast<size_t>(row) * x.stride, x.stride, nullptr};
+}
+
+void add_bias(const Machine& machine, const float* bias, float* y, int n) {
+    if (bias != nullptr) machine.operations->bias_scale(y, bias, 1.0f, n);
+}
+
+}  // namespace
+
+size_t gate_up_stride(const RecordLayout& layout) { return 2 * padded(layout.width); }
+
+int gate_up_tasks(const RecordLayout& layout) {
+    return static_cast<int>(tile_count(layout.width)) * (layout.gate_up.present ? 1 : 2);
+}
+
+int64_t gate_up_task_bytes(const RecordLayout& layout) {
+    if (layout.gate_up.present) return 2 * tile_bytes(layout.gate_up.codec, layout.hidden);
+    return std::max(tile_bytes(layout.gate.codec, layout.hidden), tile_bytes(layout.up.codec, layout.hidden));
+}
+
+void multiply_gate_up(const Machine& machine, const ExpertRecord& expert, int begin, int end, const Activations& x,
+                      int tokens, float* out, size_t stride) {
+    const RecordLayout& layout = *expert.layout;
+    if (layout.gate_up.present) {
+        machine.kernels->gemm(layout.gate_up.matrix(expert.data), 2 * begin, 2 * end, x, tokens, out, stride);
+        return;
+    }
+    const int tiles = static_cast<int>(tile_count(layout.width));
+    if (begin < tiles)
+        machine.kernels->gemm(layout.gate.matrix(expert.data), begin, std::min(end, tiles), x, tokens, out, stride);
+    if (end > tiles)
+        machine.kernels->gemm(layout.up.matrix(expert.data), std::max(begin, tiles) - tiles, end - tiles, x, tokens,
+                              out + padded(layout.width), stride);
+}
+
+void activate(const Machine& machine, const Glu& glu, const ExpertRecord& expert, float* gate_up, float* h) {
+    const RecordLayout& layout = *expert.layout;
+    const float* gate_bias = layout.gate_bias.vector(expert.data);
+    const float* up_bias = layout.up_bias.vector(expert.data);
+    if (layout.gate_up.present) {
+        machine.kernels->glu_tiles(glu, gate_up, gate_bias, up_bias, layout.width, h);
+        return;
+    }
+    float* up = gate_up + padded(layout.width);
+    add_bias(machine, gate_bias, gate_up, layout.width);
+    add_bias(machine, up_bias, up, layout.width);
+    machine.kernels->glu(glu, gate_up, up, layout.width, h);
+}
+
+void multiply_down(const Machine& machine, const ExpertRecord& expert, int begin, int end, const Activations& h,
+                   int tokens, float* out, size_t stride) {
+    const RecordLayout& layout = *expert.layout;
+    machine.kernels->gemm(layout.down.matrix(expert.data), begin, end, h, tokens, out, stride);
+    const float* bias = layout.down_bias.vector(expert.data);
+    if (bias == nullptr) return;
+    const int first = begin * kTileRows;
+    const int count = std::min(end * kTileRows, layout.hidden) - first;
+    for (int t = 0; t < tokens; ++t) add_bias(machine, bias + first, out + static_cast<size_t>(t) * stride + first, count);
+}
+
+ExpertScratch::ExpertScratch(const Machine& machine, const RecordLayout& layout)
+    : hidden_(kExpertTokens * gate_up_stride(layout) * sizeof(float)),
+      packed_(hidden_ + padded(layout.width) * sizeof(float)),
+      packed_stride_(machine.kernels->activation_bytes(activation_form(layout.down.codec), layout.width)) {}
+
+void run_expert(const Machine& machine, const Glu& glu, const ExpertRecord& expert, const Activations& x, int tokens,
+                uint8_t* memory, float* out, size_t stride) {
+    const RecordLayout& layout = *expert.layout;
+    const ExpertScratch scratch(machine, layout);
+    const ActivationForm form = activation_form(layout.down.codec);
+    for (int first = 0; first < tokens; first += kExpertTokens) {
+        const int count = std::min(kExpertTokens, tokens - first);
+        float* gate_up = scratch.gate_up(memory);
+        multiply_gate_up(machine, expert, 0, gate_up_tasks(layout), from_row(x, first), count, gate_up,
+                         gate_up_stride(layout));
+        for (int t = 0; t < count; ++t) {
+            float* h = scratch.hidden(memory);
+            activate(machine, glu, expert, gate_up + static_cast<size_t>(t) * gate_up_stride(layout), h);
+            uint8_t* packed = scratch.packed(memory) + static_cast<size_t>(t) * scratch.packed_stride();
+            machine.kernels->pack_activations(form, h, layout.width, packed);
+        }
+        const Activations h = {scratch.packed(memory), scratch.packed_stride(), nullptr};
+        multiply_down(machine, expert, 0, static_cast<int>(tile_count(layout.hidden)), h, count,
+                      out + static_cast<size_t>(first) * stride, stride);
+    }
+}
+
+}  // namespace freetoken

@@ -1,0 +1,45 @@
+// Memory of the executor: anonymous mappings that cost nothing until they are written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace freetoken {
+
+class Mapping {
+public:
+    Mapping() = default;
+    // Zero-filled and page-aligned. Throws std::bad_alloc.
+    explicit Mapping(size_t bytes, bool huge_pages = false);
+    ~Mapping();
+    Mapping(Mapping&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), huge_(other.huge_) {}
+    Mapping& operator=(Mapping&& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+        std::swap(huge_, other.huge_);
+        return *this;
+    }
+
+    // Keeps the contents of the part that both sizes share; the address may change. Throws std::bad_alloc and changes
+    // nothing when the address space or the system's memory does not allow it.
+    void resize(size_t bytes);
+
+    // Makes it at least this large; contents may be lost.
+    void reserve(size_t bytes) {
+        if (bytes > bytes_) *this = Mapping(bytes, huge_);
+    }
+
+    uint8_t* data() const { return data_; }
+    float* floats() const { return reinterpret_cast<float*>(data_); }
+    int32_t* ints() const { return reinterpret_cast<int32_t*>(data_); }
+    size_t bytes() const { return bytes_; }
+
+private:
+    uint8_t* data_ = nullptr;
+    size_t bytes_ = 0;
+    bool huge_ = false;
+};
+
+}  // namespace freetoken

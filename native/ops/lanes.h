@@ -1,0 +1,232 @@
+// Sixteen f32 values side by side: what the operations are written in. The same source is compiled once for every
+// instruction set; the bits do not depend on which, since every function here is one IEEE operation a lane.
+//
+// Internal linkage throughout, for the reason given in core/numerics.h.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "core/numerics.h"
+
+namespace freetoken {
+namespace {
+
+// The scalar forms of the same names.
+using freetoken::canonical;
+using freetoken::exp;
+using freetoken::fma;
+
+constexpr int kLanes = 16;
+
+#if defined(__AVX512F__)
+
+struct Lanes {
+    __m512 v;
+};
+
+inline Lanes broadcast(float x) { return {_mm512_set1_ps(x)}; }
+inline Lanes load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, Lanes a) { _mm512_storeu_ps(p, a.v); }
+inline Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// b where b < a or either is NaN: the constant goes first so that a NaN in b passes.
+inline Lanes min(Lanes a, Lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Lanes max(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
+// a where a is a number, b where a is NaN.
+inline Lanes number_or(Lanes a, Lanes b) { return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(a.v, a.v, _CMP_ORD_Q), a.v)}; }
+// a * 2^n for the n that the rounding magic left in the low bits of `shifted`.
+inline Lanes scale_by_power(Lanes a, Lanes shifted) {
+    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted.v), _mm512_set1_epi32(kRoundMagicBits));
+    return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), _mm512_slli_epi32(n, 23)))};
+}
+inline Lanes load_half(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline void store_half(uint16_t* p, Lanes a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline float sum(Lanes a) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+#elif defined(__AVX2__)
+
+struct Lanes {
+    __m256 lo, hi;
+};
+
+inline Lanes broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, Lanes a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+inline Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline Lanes min(Lanes a, Lanes b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline Lanes max(Lanes a, Lanes b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline Lanes number_or(Lanes a, Lanes b) {
+    return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(a.lo, a.lo, _CMP_ORD_Q)),
+            _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(a.hi, a.hi, _CMP_ORD_Q))};
+}
+inline __m256 scale_by_power(__m256 a, __m256 shifted) {
+    const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(kRoundMagicBits));
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(n, 23)));
+}
+inline Lanes scale_by_power(Lanes a, Lanes shifted) {
+    return {scale_by_power(a.lo, shifted.lo), scale_by_power(a.hi, shifted.hi)};
+}
+inline Lanes load_half(const uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void store_half(uint16_t* p, Lanes a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+inline float sum(Lanes a) {
+    const __m256 eight = _mm256_add_ps(a.lo, a.hi);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+#else
+
+struct Lanes {
+    float v[kLanes];
+};
+
+template <class Function>
+inline Lanes each_lane(Function function) {
+    Lanes result;
+    for (int l = 0; l < kLanes; ++l) result.v[l] = function(l);
+    return result;
+}
+
+// Rounds to the nearest binary16, ties to even. Values too large become infinity; a NaN keeps the top of its payload.
+inline uint16_t float_to_half(float x) {
+    const uint32_t bits = bits_of(x);
+    const uint32_t sign = bits >> 16 & 0x8000u;
+    const uint32_t magnitude = bits & 0x7FFFFFFFu;
+    if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u | (magnitude >> 13 & 0x3FFu));
+    if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // 65520 and more
+    if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
+        const float shifted = float_of(magnitude) + 0.5f;
+        return static_cast<uint16_t>(sign | (bits_of(shifted) - bits_of(0.5f)));
+    }
+    const uint32_t rounded = magnitude + 0xFFFu + (magnitude >> 13 & 1u);
+    return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
+}
+
+inline Lanes broadcast(float x) {
+    return each_lane([&](int) { return x; });
+}
+inline Lanes load(const float* p) {
+    return each_lane([&](int l) { return p[l]; });
+}
+inline void store(float* p, Lanes a) { std::memcpy(p, a.v, sizeof a.v); }
+inline Lanes operator+(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return a.v[l] + b.v[l]; });
+}
+inline Lanes operator-(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return a.v[l] - b.v[l]; });
+}
+inline Lanes operator*(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return a.v[l] * b.v[l]; });
+}
+inline Lanes operator/(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return a.v[l] / b.v[l]; });
+}
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+    return each_lane([&](int l) { return fma(a.v[l], b.v[l], c.v[l]); });
+}
+inline Lanes min(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return a.v[l] < b.v[l] ? a.v[l] : b.v[l]; });
+}
+inline Lanes max(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return a.v[l] > b.v[l] ? a.v[l] : b.v[l]; });
+}
+inline Lanes number_or(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return a.v[l] == a.v[l] ? a.v[l] : b.v[l]; });
+}
+inline Lanes scale_by_power(Lanes a, Lanes shifted) {
+    return each_lane([&](int l) {
+        return float_of(bits_of(a.v[l]) + ((bits_of(shifted.v[l]) - kRoundMagicBits) << 23));
+    });
+}
+inline Lanes load_half(const uint16_t* p) {
+    return each_lane([&](int l) { return half_to_float(p[l]); });
+}
+inline void store_half(uint16_t* p, Lanes a) {
+    for (int l = 0; l < kLanes; ++l) p[l] = float_to_half(a.v[l]);
+}
+inline float sum(Lanes a) { return sum_lanes(a.v); }
+
+#endif
+
+inline Lanes canonical(Lanes a) { return number_or(a, broadcast(float_of(kCanonicalNan))); }
+
+// The first n lanes from memory, zero in the others; n < 16.
+inline Lanes load_first(const float* p, int n) {
+    alignas(64) float whole[kLanes] = {};
+    std::memcpy(whole, p, static_cast<size_t>(n) * sizeof(float));
+    return load(whole);
+}
+
+inline void store_first(float* p, Lanes a, int n) {
+    alignas(64) float whole[kLanes];
+    store(whole, a);
+    std::memcpy(p, whole, static_cast<size_t>(n) * sizeof(float));
+}
+
+// e^x a lane, with the bits of freetoken::exp.
+inline Lanes exp(Lanes x) {
+    const Lanes clamped = max(broadcast(-87.0f), min(broadcast(88.0f), x));
+    const Lanes shifted = fma(clamped, broadcast(1.44269504f), broadcast(kRoundMagic));
+    const Lanes n = shifted - broadcast(kRoundMagic);
+    Lanes r = fma(n, broadcast(-0.693145752f), clamped);
+    r = fma(n, broadcast(-1.42860677e-6f), r);
+    Lanes p = fma(broadcast(1.98756915e-4f), r, broadcast(1.39819995e-3f));
+    p = fma(p, r, broadcast(8.33345205e-3f));
+    p = fma(p, r, broadcast(4.16657962e-2f));
+    p = fma(p, r, broadcast(1.66666657e-1f));
+    p = fma(p, r, broadcast(0.5f));
+    p = fma(p, r, broadcast(1.0f));
+    p = fma(p, r, broadcast(1.0f));
+    return number_or(scale_by_power(p, shifted), x);
+}
+
+// Calls body(i, lanes) for i = 0, 16, ... below n; `lanes` is 16, or what is left.
+template <class Body>
+inline void for_lanes(int n, Body body) {
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes) body(i, kLanes);
+    if (i < n) body(i, n - i);
+}
+
+inline Lanes load_up_to(const float* p, int n) { return n == kLanes ? load(p) : load_first(p, n); }
+
+inline void store_up_to(float* p, Lanes a, int n) {
+    if (n == kLanes) store(p, a);
+    else store_first(p, a, n);
+}
+
+}  // namespace
+}  // namespace freetoken

@@ -1,0 +1,112 @@
+// The operations besides products, as a table of functions for one instruction set; docs/design.md says what each
+// means. All tables give the same bits (docs/numerics.md). Callers hold a FloatMode.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace freetoken {
+
+inline constexpr int kAttentionBlock = 256;  // positions that share one maximum; cut by absolute position
+inline constexpr int kAttentionRows = 32;    // most (query, head) rows of one call
+inline constexpr int kMostExperts = 4096;    // of one layer
+
+// One kv head's keys and values in the cache, and how a row of queries looks at them.
+struct AttentionShape {
+    int k_dim = 0;
+    int v_dim = 0;
+    int k_stride = 0;  // values between cached positions, a multiple of 16; the padding is zero
+    int v_stride = 0;
+    int page_tokens = 0;    // a multiple of 16
+    size_t page_bytes = 0;  // between pages
+    bool half = false;      // cached values are binary16 instead of binary32
+    float scale = 1.0f;
+    float softcap = 0.0f;  // 0: none; else scores become softcap * tanh(score / softcap)
+    int window = 0;        // 0: none; else position i sees (i - window, i]
+};
+
+// Consecutive queries of one sequence, some of the heads of one kv head. Row r is query r / heads, head r % heads.
+struct AttentionSpan {
+    const float* q = nullptr;     // [queries][heads][k_dim]
+    size_t q_stride = 0;          // values between queries
+    int queries = 0;
+    int heads = 0;
+    int position = 0;             // of the first query
+    const uint8_t* k = nullptr;   // this head's keys in page 0
+    const uint8_t* v = nullptr;
+    const int32_t* pages = nullptr;  // page table of the sequence
+
+    int rows() const { return queries * heads; }
+};
+
+// Softmax of each row over some positions, not yet divided: o = sum exp(s - m) v, l = sum exp(s - m).
+// An l below zero marks a row that has seen no position.
+struct AttentionPart {
+    float* m = nullptr;  // [rows]
+    float* l = nullptr;  // [rows]
+    float* o = nullptr;  // [rows][v_stride]
+};
+
+enum class Scoring : uint8_t { softmax, sigmoid, softmax_topk };
+
+struct RouteShape {
+    int experts = 0;
+    int top_k = 0;
+    Scoring scoring = Scoring::softmax;
+    int groups = 1;
+    int top_groups = 1;
+    int group_top = 1;
+    bool normalize = false;
+    float scale = 1.0f;
+    const float* bias = nullptr;  // [experts], for the choice only
+};
+
+struct Operations {
+    const char* name;
+
+    // y[i] = scale * y[i]
+    void (*scale)(float* y, float scale, int n);
+
+    // y[i] = scale * (y[i] + bias[i]); null bias: none.
+    void (*bias_scale)(float* y, const float* bias, float scale, int n);
+
+    // One group: y = x * (1 / sqrt(mean(x^2) + eps)) * w.
+    void (*rms_norm)(const float* x, const float* w, float eps, int n, float* y);
+
+    // y[i] = a[i] + scale * b[i]
+    void (*add)(const float* a, const float* b, float scale, int n, float* y);
+
+    // y[i] = sigmoid(gate) * x[i]
+    void (*sigmoid_gate)(const float* x, float gate, int n, float* y);
+
+    // Rotates the first `dim` values of each of `heads` runs, `stride` apart; cosine and sine hold dim / 2 values.
+    void (*rope)(float* x, int heads, int stride, int dim, bool pairs, const float* cosine, const float* sine);
+
+    // Chooses top_k of the experts. `scratch` holds 2 * experts + groups values.
+    void (*route)(const RouteShape& shape, const float* logits, float* scratch, int32_t* ids, float* weights);
+
+    // y[i] = sum over j ascending of weights[j] * rows[j][i], by fma from zero.
+    void (*merge)(const float* const* rows, const float* weights, int count, int n, float* y);
+
+    // Writes n values as cached values and zeroes up to `stride`; NaN in its one form.
+    void (*store_cached)(const float* x, int n, int stride, bool half, uint8_t* out);
+
+    // Values of `scratch` (64-byte aligned) that attend_block needs for a shape.
+    size_t (*attention_scratch)(const AttentionShape& shape);
+
+    // The part of positions [256 * block, 256 * block + 256) that each row may see.
+    void (*attend_block)(const AttentionShape& shape, const AttentionSpan& span, int block, float* scratch,
+                         const AttentionPart& part);
+
+    // Adds the part of a later block to `sum`.
+    void (*merge_attention)(int rows, int v_stride, const AttentionPart& part, const AttentionPart& sum);
+
+    // out[0..v_dim) = o / L of one row; `sink` joins L unless null.
+    void (*finish_attention)(const float* sink, float m, float l, const float* o, int v_dim, float* out);
+};
+
+// The table of the same name as a Kernels table; null if this build lacks it.
+const Operations* operations_for(std::string_view name);
+
+}  // namespace freetoken

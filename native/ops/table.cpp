@@ -1,0 +1,28 @@
+// The table of operations of one instruction set: compiled once for each, with FREETOKEN_OPERATIONS
+// the name of the table and FREETOKEN_ISA that of the instruction set.
+#include "ops/attention.h"
+#include "ops/ops.h"
+#include "ops/route.h"
+#include "ops/rows.h"
+#include "ops/tables.h"
+
+namespace freetoken {
+
+const Operations FREETOKEN_OPERATIONS = {
+    FREETOKEN_ISA,
+    scale_row,
+    bias_scale,
+    rms_norm,
+    add,
+    sigmoid_gate,
+    rope,
+    route,
+    merge,
+    store_cached,
+    attention_scratch,
+    attend_block,
+    merge_attention,
+    finish_attention,
+};
+
+}  // namespace freetoken
