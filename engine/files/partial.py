@@ -13,11 +13,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from engine.base.errors import DoesNotFitError, FreetokenError, UsageError
 from engine.files.locks import lock_folder
-from engine.files.source_file import Bytes
+
+if TYPE_CHECKING:  # a listing of the store comes by here and should not wait for numpy
+    from engine.files.source_file import Bytes
 
 JOURNAL_NAME = "journal"
 PARTIAL_SUFFIX = ".partial"
