@@ -31,7 +31,9 @@ class Vocabulary:
         self.control_ids = frozenset(control)
         self.guard = Guard(list(control.values()))
         self._guarded, self._id_of_guarded = _guarded_twin(tokenizer, added, control, self.guard)
-        self._forgeable = frozenset(token for token in control if tokenizer.model.id_to_token(token) is not None)
+        self._forgeable = frozenset(
+            token for token, entry in control.items() if tokenizer.model.id_to_token(token) == entry.content
+        )
         self.decoding = Decoding(tokenizer, added)
 
     @classmethod
