@@ -1,0 +1,123 @@
+"""The native module, built from native/bindings.cpp."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def isas() -> list[str]:
+    """Instruction sets that this build and this machine have, slowest first: "scalar", "avx2", "avx512"."""
+
+def codecs() -> list[str]:
+    """Names of the codecs that matrices can be packed in."""
+
+def packed_bytes(codec: str, rows: int, cols: int) -> int:
+    """Bytes of a packed matrix."""
+
+def pack(codec: str, raw: NDArray[np.uint8], cols: int, out: memoryview | NDArray[np.uint8], stride: int) -> None:
+    """Pack raw rows [rows, bytes a row]; tile i starts at byte `i * stride` of `out`.
+
+    Raises ValueError for rows or an output of the wrong size, and for a scale that is no finite number.
+    """
+
+def unpack(codec: str, rows: int, cols: int, packed: memoryview | NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The values [rows, cols] of a packed matrix. Raises ValueError for a wrong size."""
+
+def topology(root: str = "/", allowed: Sequence[int] | None = None) -> dict[str, Any]:
+    """`cpus` that may be used, `physical_cores`, `quota` (CPUs, or None), `threads` that suit them, their `placement`.
+
+    `root` holds sys/ and proc/; `allowed` replaces the affinity mask of this process.
+    """
+
+def placement(threads: int, root: str = "/", allowed: Sequence[int] | None = None) -> list[int]:
+    """The CPU of each of `threads` threads; -1: not pinned."""
+
+class Executor:
+    """Runs an `engine.program.ir.Program`; borrows the memory of `dense` and `banks`.
+
+    `dense` maps names to tensors and `banks` are banks as `engine.files.ftw` opens them. `threads` None: as many as
+    suit the machine; `isa` "": the fastest. Raises ValueError that names what does not fit, MemoryError.
+    """
+
+    def __init__(
+        self,
+        program: object,
+        dense: dict[str, Any],
+        banks: Sequence[Any],
+        *,
+        threads: int | None = None,
+        isa: str = "",
+        kv_dtype: str = "f16",
+        page_tokens: int = 16,
+        kv_pages: int = 0,
+        max_tokens: int = 512,
+        serial_cost: int = ...,
+    ) -> None: ...
+    def step(
+        self,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        seq_starts: NDArray[np.int32],
+        page_tables: Sequence[NDArray[np.int32]],
+        rows: NDArray[np.int32],
+        first: int = 0,
+        stop_after: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Run the operations `first` to `stop_after` (None: all); logits [rows, vocab], undefined if stopped early.
+
+        Raises ValueError for a batch that does not fit.
+        """
+
+    def buffer(self, name: str) -> NDArray[np.float32]:
+        """A copy of a buffer as the last step left it, [tokens or rows, width]."""
+
+    def resize_kv(self, pages: int) -> None:
+        """Raises MemoryError and changes nothing when there is no room."""
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy a page in every layer. Raises IndexError."""
+
+    def counters(self) -> Mapping[str, float]:
+        """As in `engine.program.executor`."""
+
+    @property
+    def kv_pages(self) -> int: ...
+    @property
+    def page_tokens(self) -> int: ...
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a cache page in all layers together."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def operations(self) -> int:
+        """Length of the program."""
+
+    @property
+    def isa(self) -> str: ...
+
+class Probe:
+    """Measures this machine with the executor's own pool and kernels."""
+
+    def __init__(self, threads: int | None = None, isa: str = "") -> None: ...
+    def read(self, data: memoryview | NDArray[np.uint8]) -> tuple[int, float]:
+        """Read memory once with all threads, in units of 256 KiB: bytes read and seconds."""
+
+    def experts(
+        self,
+        fields: Sequence[Any],
+        record_bytes: int,
+        records: memoryview | NDArray[np.uint8],
+        order: NDArray[np.int32],
+    ) -> tuple[int, float]:
+        """Run experts `order` for one token each, straight from `records`: bytes read and seconds.
+
+        `fields` describe a record as a bank's do.
+        """
+
+    def matmul(
+        self, codec: str, packed: memoryview | NDArray[np.uint8], rows: int, cols: int, x: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """x [tokens, cols] times a packed matrix [rows, cols], as [tokens, rows]."""
