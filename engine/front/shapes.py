@@ -138,7 +138,7 @@ class CompletionShape:
     def _logprobs(self, piece: Piece) -> Json | None:
         if not self._with_logprobs:
             return None
-        names = [self._text.token_text(scored.token) for scored in piece.tokens]
+        names = [self._name(scored.token) for scored in piece.tokens]
         offsets = []
         for name in names:
             offsets.append(self._offsets[piece.index])
@@ -147,11 +147,18 @@ class CompletionShape:
             "tokens": names,
             "token_logprobs": [scored.scores.logprob for scored in piece.tokens],
             "top_logprobs": [
-                {self._text.token_text(token): logprob for token, logprob in scored.scores.top}
-                for scored in piece.tokens
+                {self._name(token): logprob for token, logprob in scored.scores.top} for scored in piece.tokens
             ],
             "text_offset": offsets,
         }
+
+    def _name(self, token: int) -> str:
+        """A token's text; pieces of characters as `bytes:\\xe2`, or they would all be one key."""
+        content = self._text.token_bytes(token)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
 def join(pieces: Sequence[Piece]) -> list[Piece]:

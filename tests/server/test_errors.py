@@ -1,0 +1,171 @@
+"""What bad requests get: a status, a sentence, the name of the field, and nothing else broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from running_front import RunningFront
+
+from engine.front.http import LARGEST_BODY
+
+GOOD: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+GOOD_TEXT: dict[str, Any] = {"model": "fake", "prompt": "hi", "max_tokens": 2}
+
+
+def post(front: RunningFront, body: Any, path: str = "/v1/chat/completions") -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.post(front.url + path, content=content, timeout=30)
+
+
+BAD_CHAT = [
+    ("temperature", -1),
+    ("temperature", "hot"),
+    ("temperature", True),
+    ("top_p", 1.5),
+    ("min_p", -0.1),
+    ("top_k", 1.5),
+    ("n", 0),
+    ("n", 17),
+    ("max_tokens", 0),
+    ("max_completion_tokens", -5),
+    ("seed", "abc"),
+    ("seed", 2**70),
+    ("stop", ["ok", 7]),
+    ("stop", [""]),
+    ("stop", ["x"] * 17),
+    ("logit_bias", {"abc": 1}),
+    ("logit_bias", {"5": 101}),
+    ("logit_bias", [1]),
+    ("frequency_penalty", 3),
+    ("repetition_penalty", 0),
+    ("logprobs", 3),
+    ("top_logprobs", 5),
+    ("stream", "yes"),
+    ("stream_options", {"include_usage": True}),
+    ("messages", []),
+    ("messages", "hi"),
+    ("messages[0]", ["hi"]),
+    ("messages[0].role", [{"role": "wizard", "content": "hi"}]),
+    ("messages[0].content", [{"role": "user"}]),
+    ("tools", [{"type": "function", "function": {"name": "f"}}]),
+    ("response_format", {"type": "json_object"}),
+    ("no_such_parameter", 1),
+    ("model", ""),
+    ("model", 5),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_CHAT)
+def test_a_bad_field_is_named(front: RunningFront, field: str, value: Any) -> None:
+    response = post(front, {**GOOD, field.partition("[")[0]: value})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == field
+    assert error["type"] == "invalid_request_error"
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("prompt", None), ("prompt", []), ("prompt", [1, "a"]), ("prompt", [-1]), ("logprobs", 50), ("best_of", 3)],
+)
+def test_a_bad_field_of_a_completion_is_named(front: RunningFront, field: str, value: Any) -> None:
+    response = post(front, {**GOOD_TEXT, field: value}, "/v1/completions")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+
+
+def test_null_is_absent(front: RunningFront) -> None:
+    nulls = dict.fromkeys(["temperature", "stop", "n", "stream", "tools", "logit_bias", "top_p", "seed", "user"])
+    assert post(front, {**nulls, **GOOD}).status_code == 200
+
+
+def test_hints_to_hosted_services_are_let_through(front: RunningFront) -> None:
+    assert post(front, {**GOOD, "user": "me", "metadata": {"a": "b"}, "store": False}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"nonsense", b'{"model": NaN}', b"\xff\xfe", b"[" * 100_000, b'"text"']
+)
+def test_a_body_that_is_no_object_is_refused(front: RunningFront, body: bytes) -> None:
+    response = post(front, body)
+    assert response.status_code == 400
+    assert "body" in response.json()["error"]["message"]
+
+
+def test_a_body_beyond_the_bound_is_refused(front: RunningFront) -> None:
+    response = post(front, b" " * (LARGEST_BODY + 1))
+    assert response.status_code == 413
+    assert str(LARGEST_BODY) in response.json()["error"]["message"]
+
+
+def test_an_unknown_model_is_404_with_a_suggestion(front: RunningFront) -> None:
+    response = post(front, {**GOOD, "model": "fakke"})
+    assert response.status_code == 404
+    error = response.json()["error"]
+    assert error["code"] == "model_not_found"
+    assert "fakke" in error["message"]
+    assert "Did you mean fake?" in error["message"]
+    assert httpx.get(f"{front.url}/v1/models/nope").status_code == 404
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_overlong_prompt_is_400_with_the_counts_before_any_header(front: RunningFront, streamed: bool) -> None:
+    response = post(front, {**GOOD, "messages": [{"role": "user", "content": "x" * 5000}], "stream": streamed})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "4096" in error["message"]
+    assert "5019" in error["message"]
+
+
+def test_a_prompt_that_fits_is_cut_at_the_context(front: RunningFront) -> None:
+    front.control("load", model="other", context=200)
+    body = {"model": "other", "prompt": [65] * 194, "max_tokens": 100, "ignore_eos": True}
+    answer = post(front, body, "/v1/completions").json()
+    assert answer["usage"]["completion_tokens"] == 6
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_ids_beyond_the_vocabulary_are_refused_by_the_worker(front: RunningFront) -> None:
+    response = post(front, {**GOOD_TEXT, "prompt": [1, 300], "stream": True}, "/v1/completions")
+    assert response.status_code == 400
+    assert "Token 300" in response.json()["error"]["message"]
+
+
+def test_a_prompt_of_nothing_is_refused(front: RunningFront) -> None:
+    response = post(front, {**GOOD_TEXT, "prompt": ""}, "/v1/completions")
+    assert response.status_code == 400
+    assert "empty" in response.json()["error"]["message"]
+
+
+def test_a_model_that_cannot_be_loaded_says_why_each_time(front: RunningFront) -> None:
+    for _ in range(5):  # a refusal to load is no crash, so it is never held back
+        response = post(front, {**GOOD, "model": "broken"})
+        assert response.status_code == 500
+        assert "The bank is short. Convert the model again." in response.json()["error"]["message"]
+
+
+def test_a_worker_that_dies_while_loading_is_a_sentence(front: RunningFront) -> None:
+    response = post(front, {**GOOD, "model": "dying"})
+    assert response.status_code == 500
+    assert "ended with code 7" in response.json()["error"]["message"]
+
+
+def test_one_poisoned_request_fails_alone(front: RunningFront) -> None:
+    response = post(front, {**GOOD_TEXT, "prompt": [65, 7, 66]}, "/v1/completions")
+    assert response.status_code == 500
+    assert "not a number" in response.json()["error"]["message"]
+    assert post(front, GOOD).status_code == 200
+
+
+def test_unknown_routes_and_methods(front: RunningFront) -> None:
+    missing = httpx.get(f"{front.url}/v1/nothing")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["message"] == "Not Found: GET /v1/nothing"
+    assert httpx.get(f"{front.url}/v1/chat/completions").status_code == 405
+    assert httpx.post(f"{front.url}/control/ps").status_code == 404, "control must not be on the TCP port"
+    assert httpx.post(f"{front.url}/control/shutdown", json={}).status_code == 404
