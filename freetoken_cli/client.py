@@ -154,7 +154,7 @@ class ModelChat:
     def load(self) -> tuple[ModelState, Mapping[str, Any]]:
         """Attach to the model or load it, starting a front if there is none; as `Front.load`."""
         body = load_request(self._model, self._config)
-        ensure_front(self._paths, self._config.keep_alive, preload=body)
+        ensure_front(self._paths, self._config.keep_alive)
         self._state, answer = Front(self._paths.socket).load(body)
         return self._state, answer
 

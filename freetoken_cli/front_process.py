@@ -45,12 +45,10 @@ def health(socket: Path) -> Health | None:
 def ensure_front(
     paths: Paths,
     keep_alive: float,
-    preload: Mapping[str, Any] | None = None,
     command: Sequence[str] = FRONT_COMMAND,
 ) -> None:
     """Return when a front of this store answers; start one if there is none.
 
-    One that is started begins with `preload`, the body of a load, while it still starts itself.
     Raises FreetokenError with the end of the front's log when it does not come up within `START_SECONDS`.
     """
     if health(paths.socket) is not None:
@@ -58,11 +56,11 @@ def ensure_front(
     make_private_folder(paths.runtime)
     with _start_lock(paths):
         if health(paths.socket) is None:
-            _start(paths, front_config(paths, keep_alive, preload=preload), command)
+            _start(paths, front_config(paths, keep_alive), command)
 
 
 def front_config(paths: Paths, keep_alive: float, **more: Any) -> dict[str, Any]:
-    """The argument of `engine.front`; `more` adds what a front that listens on TCP needs, and a preload."""
+    """The argument of `engine.front`; `more` adds what a front that listens on TCP needs."""
     return {
         "socket": str(paths.socket),
         "lock": str(paths.lock),

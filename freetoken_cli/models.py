@@ -1,37 +1,46 @@
-"""Finding a model by name: in the store, or in the catalogue, from which it is pulled."""
+"""Finding a model by name: in the store, else in the catalogue, from which it is pulled."""
 
 from __future__ import annotations
 
 import os
 
-from engine.base.errors import NotFoundError
+from engine.base.errors import NotFoundError, UsageError
 from engine.base.paths import Paths
+from engine.files.store import Store
 from freetoken_cli.helppage import did_you_mean
 from freetoken_cli.output import Output
 
-MANIFEST = "ftw.json"
 
+def complete_names(incomplete: str) -> list[str]:
+    """What a shell completes a model's name to: names in the store and in the catalogue."""
+    from engine.files.catalogue import read_catalogue
 
-def stored_names(paths: Paths) -> list[str]:
-    """Names of the models in the store, in order."""
-    try:
-        entries = sorted(os.scandir(paths.store), key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
-    return [entry.name for entry in entries if os.path.exists(os.path.join(entry.path, MANIFEST))]
-
-
-def known_names() -> list[str]:
-    """What a shell completes: names in the store and in the catalogue."""
     paths = Paths.from_environment(os.environ)
-    return stored_names(paths)
+    names = {*Store(paths.store).names(), *read_catalogue()}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def ensure_model(paths: Paths, name: str, output: Output) -> str:
-    """The name of a model that is in the store."""
-    stored = stored_names(paths)
-    if name in stored:
+    """The name of a model that is complete in the store; one that the catalogue knows is pulled if it is not there.
+
+    Raises NotFoundError with the nearest name of both, UsageError for a path.
+    """
+    store = Store(paths.store)
+    try:
+        store.get(name)
         return name
-    raise NotFoundError(
-        f"There is no model {name!r}.{did_you_mean(name, stored)}", "freetoken list shows what is there."
-    )
+    except UsageError as error:
+        raise UsageError(error.message, f"To use a checkpoint, take it in first: freetoken pull {name}") from None
+    except NotFoundError as missing:
+        from engine.files.catalogue import read_catalogue
+        from freetoken_cli.pulling import pull_into_store
+
+        catalogue = read_catalogue()
+        if name in catalogue:
+            pull_into_store(name, store, output)
+            return name
+        suggestion = did_you_mean(name, [*store.names(), *catalogue])
+        raise NotFoundError(
+            f"{missing.message}{suggestion}",
+            "" if suggestion else f"{missing.remedy} freetoken pull takes new ones in.",
+        ) from None

@@ -12,9 +12,9 @@ from engine.base.paths import Paths
 
 
 def _complete_model(incomplete: str) -> list[str]:
-    from freetoken_cli.models import known_names
+    from freetoken_cli.models import complete_names
 
-    return [name for name in known_names() if name.startswith(incomplete)]
+    return complete_names(incomplete)
 
 
 def _setting(name: str, metavar: str) -> Any:

@@ -1,0 +1,57 @@
+"""`freetoken convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.base.errors import UsageError
+from engine.files.convert import convert
+from engine.files.pull import store_name
+from engine.files.store import Store
+from engine.text.gguf_tokenizer import write_tokenizer
+from freetoken_cli import options
+from freetoken_cli.options import Json, NoColor, Quiet
+from freetoken_cli.output import Output
+
+EXAMPLES = (
+    ("freetoken convert ./checkpoint ./model.ftw", "from a folder to a folder"),
+    ("freetoken convert model.gguf --name mine", "into the store"),
+)
+
+Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="A safetensors folder or a GGUF file.")]
+Destination = Annotated[
+    Path | None,
+    typer.Argument(metavar="[DEST]", help="The folder to write; the store without one.", show_default=False),
+]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name in the store.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+
+
+def command(
+    source: Source,
+    dest: Destination = None,
+    name: Name = None,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Convert a checkpoint into an FTW folder; weights keep their codec.
+
+    Memory is bounded whatever the model's size. Stopped at any moment, the same command goes on in mid-file. Prints
+    the folder.
+    """
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    if dest is not None and name is not None:
+        raise UsageError("DEST and --name both say where to write.", "Give one of them.")
+    if dest is None:
+        dest = Store(options.paths().store).destination(name or store_name(source))
+    with output.phase(f"Converting {source}") as progress:
+        convert(source, dest, write_tokenizer=write_tokenizer, progress=progress.update, force=force)
+    if json:
+        output.document({"folder": str(dest)})
+    else:
+        output.line(str(dest))

