@@ -30,6 +30,7 @@ class Architecture:
     tensors of a layer, `exact` those whose suffix changes too, `stacked` tensors made of several fused ones by rows.
     `one_row` are vectors of the file that are matrices of one row elsewhere.
     `permuted` says that the rows of q and k were reordered within each head for rotation by neighbours.
+    `flags` are config fields that are true where the first layer has a certain tensor.
     """
 
     model_type: str
@@ -39,6 +40,7 @@ class Architecture:
     constants: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     exact: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     one_row: frozenset[str] = frozenset()
     permuted: bool = False
 
@@ -50,6 +52,7 @@ OUTER_TENSORS = {
 }
 ROPE_FACTORS = "rope_freqs.weight"
 
+_ATTENTION_BIAS = {"attention_bias": "blk.0.attn_output.bias"}
 _CONFIG = {
     "hidden_size": Key("embedding_length"),
     "num_hidden_layers": Key("block_count"),
@@ -96,7 +99,12 @@ _SHARED_EXPERT = {
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(
-        "llama", "LlamaForCausalLM", config={**_CONFIG, **_WIDTH}, stems={**_ATTENTION, **_MLP}, permuted=True
+        "llama",
+        "LlamaForCausalLM",
+        config={**_CONFIG, **_WIDTH},
+        stems={**_ATTENTION, **_MLP},
+        flags={**_ATTENTION_BIAS, "mlp_bias": "blk.0.ffn_gate.bias"},
+        permuted=True,
     ),
     "llama with experts": Architecture(
         "mixtral",
@@ -137,7 +145,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         "Qwen3ForCausalLM",
         config={**_CONFIG, **_WIDTH},
         stems={**_ATTENTION, **_QK_NORM, **_MLP},
-        constants={"attention_bias": False, "use_sliding_window": False},
+        constants={"use_sliding_window": False},
+        flags=_ATTENTION_BIAS,
     ),
     "qwen3moe": Architecture(
         "qwen3_moe",
@@ -148,16 +157,17 @@ ARCHITECTURES: dict[str, Architecture] = {
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
-            "attention_bias": False,
             "use_sliding_window": False,
         },
+        flags=_ATTENTION_BIAS,
     ),
     "olmoe": Architecture(
         "olmoe",
         "OlmoeForCausalLM",
         config={**_CONFIG, **_WIDTH, **_EXPERTS},
         stems={**_ATTENTION, **_QK_NORM, **_MOE},
-        constants={"norm_topk_prob": False, "attention_bias": False, "clip_qkv": None},
+        constants={"norm_topk_prob": False, "clip_qkv": None},
+        flags=_ATTENTION_BIAS,
     ),
     "granitemoe": Architecture(
         "granitemoe",
@@ -176,7 +186,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "ffn_gate_inp": "block_sparse_moe.router.layer",
             "ffn_down_exps": "block_sparse_moe.output_linear",
         },
-        constants={"attention_bias": False},
+        flags=_ATTENTION_BIAS,
         stacked={"block_sparse_moe.input_linear.weight": ("ffn_gate_exps.weight", "ffn_up_exps.weight")},
         permuted=True,
     ),

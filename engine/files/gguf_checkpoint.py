@@ -16,7 +16,15 @@ from engine.files.gguf_architectures import ARCHITECTURES, OUTER_TENSORS, ROPE_F
 from engine.files.gguf_config import build_config
 from engine.files.gguf_header import MAGIC, GgufHeader, read_gguf_header
 from engine.files.source_file import SourceFile
-from engine.files.tensors import FileTensor, IndexedTensor, Order, ReorderedRows, SourceTensor, StackedTensor
+from engine.files.tensors import (
+    FileTensor,
+    IndexedTensor,
+    Order,
+    ReorderedBlocks,
+    ReorderedRows,
+    SourceTensor,
+    StackedTensor,
+)
 
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,6})\.([a-z0-9_]+?)(?:\.(\d{1,6}))?\.(weight|bias)")
 _SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -160,9 +168,8 @@ def _present_layer(
 
 def _unpermute(tensor: FileTensor, heads: int, path: Path) -> SourceTensor:
     """Rows in Hugging Face order, (i, i + dim/2) rotating together; the file has them side by side, (2i, 2i + 1)."""
-    if len(tensor.shape) == 1:
-        raise UnsupportedError(f"{path} holds a bias of q or k in a permuted order.")
-    return ReorderedRows(tensor, head_order(tensor.shape[0], heads, path))
+    order = head_order(tensor.shape[0], heads, path)
+    return ReorderedBlocks(tensor, order, 1) if len(tensor.shape) == 1 else ReorderedRows(tensor, order)
 
 
 def head_order(rows: int, heads: int, path: Path) -> Order:

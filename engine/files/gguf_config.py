@@ -30,6 +30,7 @@ def build_config(
     config["num_key_value_heads"] = config["num_key_value_heads"] or config["num_attention_heads"]
     config["head_dim"] = config["head_dim"] or config["hidden_size"] // config["num_attention_heads"]
     config.update(architecture.constants)
+    config.update({name: tensor in tensors for name, tensor in architecture.flags.items()})
     config["vocab_size"] = _rows(tensors, "token_embd.weight", path)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
