@@ -167,7 +167,8 @@ class ReferenceExecutor:
 
     def _rms_norm(self, op: Op, step: _Step) -> None:
         x = step.buffers[op.reads[0]]
-        groups = x.reshape(len(x), -1, int(op.attrs["group"]))
+        group = int(op.attrs["group"])
+        groups = x.reshape(len(x), x.shape[1] // group, group)
         normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + float(op.attrs["eps"]))
         step.buffers[op.writes[0]][:] = (normed * self._weight(op.weights[0])).reshape(x.shape)
 
@@ -209,10 +210,11 @@ class ReferenceExecutor:
         cache = self._caches[int(op.attrs["cache"])]
         heads, kv_heads = int(op.attrs["heads"]), int(op.attrs["kv_heads"])
         q, k = (step.buffers[name] for name in op.reads[:2])
-        q = q.reshape(len(q), heads, -1)
-        k = k.reshape(len(k), kv_heads, -1)
-        v = step.buffers[op.reads[2]].reshape(len(k), kv_heads, -1) if len(op.reads) > 2 else None
-        out = step.buffers[op.writes[0]].view(len(q), heads, int(op.attrs["v_dim"]))
+        k_dim, v_dim = int(op.attrs["k_dim"]), int(op.attrs["v_dim"])
+        q = q.reshape(len(q), heads, k_dim)
+        k = k.reshape(len(k), kv_heads, k_dim)
+        v = step.buffers[op.reads[2]].reshape(len(k), kv_heads, v_dim) if len(op.reads) > 2 else None
+        out = step.buffers[op.writes[0]].view(len(q), heads, v_dim)
         sinks = self._weight(op.weights[0]) if op.weights[0] else None
         bounds = step.batch.seq_starts
         for sequence, table in enumerate(step.batch.page_tables):
@@ -228,7 +230,7 @@ class ReferenceExecutor:
             seen = torch.arange(int(positions[-1]) + 1)
             page, slot = torch.from_numpy(table)[seen // self._page_tokens], seen % self._page_tokens
             keys = cache.keys[page, slot]
-            values = keys[..., : int(op.attrs["v_dim"])] if cache.values is None else cache.values[page, slot]
+            values = keys[..., :v_dim] if cache.values is None else cache.values[page, slot]
             out[first:last] = _attend(op, q[first:last], keys, values, positions, sinks)
 
     def _route(self, op: Op, step: _Step) -> None:
@@ -302,7 +304,7 @@ def _open_groups(op: Op, choice: Tensor) -> Tensor:
     groups = int(op.attrs["groups"])
     if groups == 1:
         return choice
-    by_group = choice.view(len(choice), groups, -1)
+    by_group = choice.view(len(choice), groups, choice.shape[1] // groups)
     worth = by_group.topk(int(op.attrs["group_top"]), dim=-1).values.sum(-1)
     best = worth.sort(dim=-1, descending=True, stable=True).indices[:, : int(op.attrs["top_groups"])]
     closed = torch.ones_like(worth, dtype=torch.bool).scatter(-1, best, False)
