@@ -10,15 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engine.base.errors import UsageError
+from engine import __version__
+from engine.base.errors import DoesNotFitError, UsageError
+from engine.base.hardware import read_memory
 from engine.base.profile import Rate
-from engine.files.ftw import Ftw
+from engine.experts.native_meter import NativeMeter
+from engine.files.ftw import Ftw, open_model
+from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Executor, Ints
 from engine.program.ir import Program
+from engine.program.lower import lower
+from engine.program.native import NativeExecutor
+from engine.spec.schema import Spec
 
 BENCH_VERSION = 1
 _PREFILL_CHUNK = 512  # tokens a step when filling a context
@@ -117,9 +125,56 @@ class BenchResult:
     first_step_seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with stable keys and a version."""
+        """Plain data with stable keys."""
         data = asdict(self)
-        return {"version": BENCH_VERSION, **data, "prompts": list(data["prompts"]), "decodes": list(data["decodes"])}
+        return {**data, "prompts": list(data["prompts"]), "decodes": list(data["decodes"])}
+
+
+def bench_model(
+    folder: Path,
+    plan: BenchPlan,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Load the FTW folder in this process and measure it: plain data with stable keys and a version.
+
+    Raises UsageError and DoesNotFitError when the model's context or the memory is smaller than the plan needs, and
+    whatever opening the folder raises.
+    """
+    started = time.perf_counter()
+    ftw = open_model(folder)
+    spec = Spec.from_json(ftw.spec)
+    if plan.context > spec.context_length:
+        raise DoesNotFitError(
+            f"The plan needs {plan.context} tokens of context; the model has {spec.context_length}.",
+            "Choose smaller --depths or --prompts.",
+        )
+    program = lower(spec)
+    executor = NativeExecutor(
+        program,
+        ftw.dense,
+        ftw.banks,
+        threads=threads,
+        kv_dtype="f16",
+        page_tokens=PAGE_TOKENS,
+        kv_pages=-(-plan.context // PAGE_TOKENS),
+        max_tokens=max([_PREFILL_CHUNK, *plan.prompts]),
+    )
+    load_seconds = time.perf_counter() - started
+    _, available = read_memory()
+    meter = NativeMeter(available, executor.isa)
+    sizes = step_bytes(program, ftw, kv_value_bytes=2)
+    result = run_bench(executor, program, sizes, lambda: meter.read_bandwidth(executor.threads), plan, progress)
+    return {
+        "version": BENCH_VERSION,
+        "release": __version__,
+        "model": folder.name,
+        "device": "cpu",
+        "isa": executor.isa,
+        "threads": executor.threads,
+        "load_seconds": load_seconds,
+        **result.to_json(),
+    }
 
 
 class Bench:

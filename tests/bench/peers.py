@@ -140,8 +140,8 @@ def main() -> None:
             partial = folder / "partial.gguf"
             random_moe("qwen3_moe", Shape(layers=args.layers), Codecs(codec), gguf_file=partial)
             partial.rename(file)
-        with Ours(converted(file), args.threads, context=1024) as ours:
-            comparisons = take_turns(_tasks(ours, llama, file, args), args.repeat, ours.read_bandwidth)
+        ours = Ours(converted(file), args.threads, context=1024)
+        comparisons = take_turns(_tasks(ours, llama, file, args), args.repeat, ours.read_bandwidth)
         print(table(codec, comparisons), flush=True)
         results["models"][codec] = [asdict(comparison) for comparison in comparisons]
     if args.json:

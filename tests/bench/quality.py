@@ -18,6 +18,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
+from engine.files.upcycle import Upcycle
 from tests.bench.divergence import distance
 from tests.bench.llama_cpp import LlamaCpp
 from tests.bench.ours import Ours, converted
@@ -45,7 +46,7 @@ def cases(models: Path, layers: int) -> list[Case]:
     found = [
         Case("SmolLM2 q4_1", smollm2, converted(smollm2, models / "smollm2.ftw"), lambda: load_dense_llama(smollm2)),
         Case(
-            "demo q4_1", smollm2, converted(smollm2, models / "demo.ftw", demo=True), lambda: load_dense_llama(smollm2)
+            "demo q4_1", smollm2, converted(smollm2, models / "demo.ftw", Upcycle()), lambda: load_dense_llama(smollm2)
         ),
     ]
     for codec in ("q4_0", "mxfp4"):
@@ -69,8 +70,7 @@ def measure(case: Case, llama: LlamaCpp, tokens: int, threads: int) -> dict[str,
     if len(ids) < tokens:
         raise SystemExit(f"The text has {len(ids)} tokens, fewer than {tokens}")
     ids, theirs = ids[:tokens], theirs[:tokens]
-    with Ours(case.ours, threads, context=tokens) as program:
-        ours = program.logits(ids)
+    ours = Ours(case.ours, threads, context=tokens).logits(ids)
     exact = reference_logits(case.yardstick(), ids)
     return {
         "tokens": tokens,
