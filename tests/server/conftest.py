@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_front import IM_END, Expected, RunningFront, answer, make_tokenizer, start_front, write_text_files
 
 from engine.text.text import Text
+from tests.server.running_front import IM_END, Expected, RunningFront, make_tokenizer, start_front, write_text_files
+from tests.unit.fake_executor import answer
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from fake_executor import FakeExecutor, fake_model
-
 from engine.base.errors import CorruptFileError, DoesNotFitError
 from engine.worker.engine import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
+from tests.unit.fake_executor import FakeExecutor, fake_model
 
 PACE = 0.002  # seconds a token, so that there is time to interrupt an answer
 ROOM = 1 << 16  # tokens that "fit this machine"

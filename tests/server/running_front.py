@@ -18,14 +18,11 @@ import httpx
 import openai
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from engine.text.text import Text
+from tests.unit.fake_executor import VOCAB
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE.parent / "unit"))
-
-from fake_executor import VOCAB, answer, logits_after  # noqa: E402
-
-from engine.text.text import Text  # noqa: E402
-
 IM_END = 257
 
 TEMPLATE = (
@@ -142,15 +139,3 @@ def start_front(store: Path, runtime: Path, *, script: Path = HERE / "run_front.
 
     assert eventually(answers, 20)
     return front
-
-
-__all__ = [
-    "IM_END",
-    "Expected",
-    "RunningFront",
-    "answer",
-    "eventually",
-    "logits_after",
-    "make_tokenizer",
-    "start_front",
-]

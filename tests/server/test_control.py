@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from running_front import RunningFront, eventually
-from test_lifecycle import begin_stream
+
+from tests.server.running_front import RunningFront, eventually
+from tests.server.test_lifecycle import begin_stream
 
 OwnFront = Callable[..., RunningFront]
 

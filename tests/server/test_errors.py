@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from running_front import RunningFront
 
 from engine.front.http import LARGEST_BODY
+from tests.server.running_front import RunningFront
 
 GOOD: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 GOOD_TEXT: dict[str, Any] = {"model": "fake", "prompt": "hi", "max_tokens": 2}

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from running_front import HERE, RunningFront, eventually, start_front
+
+from tests.server.running_front import HERE, RunningFront, eventually, start_front
 
 GOOD: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 OwnFront = Callable[..., RunningFront]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from running_front import Expected, RunningFront, logits_after
 
 from engine.text.text import Text
+from tests.server.running_front import Expected, RunningFront
+from tests.unit.fake_executor import logits_after
 
 Greedy = Callable[[str, int], Expected]
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from openai.types import Completion
-from running_front import RunningFront, answer, make_tokenizer
 
 from engine.text.text import Text
+from tests.server.running_front import RunningFront, make_tokenizer
+from tests.unit.fake_executor import answer
 
 
 def complete(front: RunningFront, prompt: Any, **options: Any) -> Completion:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from fake_executor import CRASH, POISON, FakeExecutor, answer, fake_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from engine.worker.protocol import (
     Tokens,
 )
 from engine.worker.scheduler import Policy
+from tests.unit.fake_executor import CRASH, POISON, FakeExecutor, answer, fake_model
 
 GREEDY = Sampling(temperature=0)
 
