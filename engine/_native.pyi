@@ -15,7 +15,7 @@ def codecs() -> list[str]:
 def packed_bytes(codec: str, rows: int, cols: int) -> int:
     """Bytes of a packed matrix."""
 
-def pack(codec: str, raw: NDArray[np.uint8], cols: int, out: memoryview | NDArray[np.uint8], stride: int) -> None:
+def pack_rows(codec: str, raw: NDArray[np.uint8], cols: int, out: memoryview | NDArray[np.uint8], stride: int) -> None:
     """Pack raw rows [rows, bytes a row]; tile i starts at byte `i * stride` of `out`.
 
     Raises ValueError for rows or an output of the wrong size, and for a scale that is no finite number.

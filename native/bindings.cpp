@@ -381,7 +381,7 @@ NB_MODULE(_native, m) {
     m.def("packed_bytes", [](const std::string& codec, int64_t rows, int64_t cols) {
         return packed_bytes(codec_named(codec), rows, cols);
     }, "codec"_a, "rows"_a, "cols"_a);
-    m.def("pack", &pack, "codec"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
+    m.def("pack_rows", &pack, "codec"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
     m.def("unpack", &unpack, "codec"_a, "rows"_a, "cols"_a, "packed"_a);
     m.def("topology", &topology, "root"_a = "/", "allowed"_a = nb::none());
     m.def("placement", &placement, "threads"_a, "root"_a = "/", "allowed"_a = nb::none());
