@@ -21,6 +21,7 @@ from freetoken_cli.unix_http import FrontGone, call
 # `-P` keeps the current folder off the path, so that a user's own folder named `engine` is not taken for ours.
 FRONT_COMMAND = (sys.executable, "-P", "-m", "engine.front")
 START_SECONDS = 20.0
+STOP_SECONDS = 20.0
 POLL_SECONDS = 0.02
 HEALTH_SECONDS = 5.0
 LARGEST_LOG = 2**20
@@ -28,9 +29,11 @@ LARGEST_LOG = 2**20
 
 @dataclass(frozen=True)
 class Health:
-    """What a front says about itself."""
+    """What a front says about itself; `port` is its TCP port, None when it has none."""
 
     version: str
+    host: str | None = None
+    port: int | None = None
 
 
 def health(socket: Path) -> Health | None:
@@ -39,7 +42,7 @@ def health(socket: Path) -> Health | None:
         answer = call(socket, "GET", "/health", timeout=HEALTH_SECONDS)
     except FreetokenError:
         return None
-    return Health(version=str(answer.get("version", "")))
+    return Health(str(answer.get("version", "")), answer.get("host"), answer.get("port"))
 
 
 def ensure_front(
@@ -142,17 +145,47 @@ def _log_end(log: Path, start: int) -> str:
 
 
 def stop_front(paths: Paths) -> bool:
-    """Ask the front to stop its workers and leave; False when none runs. Waits until it is gone."""
+    """Have the front stop its workers and leave; False when none runs. Waits until it is gone."""
     if health(paths.socket) is None:
         return False
-    with contextlib.suppress(FrontGone):
-        call(paths.socket, "POST", "/control/shutdown", {}, timeout=START_SECONDS)
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if not _locked(paths.lock):
-            return True
+    shut_down(paths)
+    _wait_until_gone(paths)
+    return True
+
+
+def stop_idle_front(paths: Paths) -> bool:
+    """Have the front leave unless it answers somebody; whether the store has no front now.
+
+    Raises BusyError for one that was started to serve others.
+    """
+    found = health(paths.socket)
+    if found is None:
+        return True
+    if found.port is not None:
+        raise BusyError(
+            f"This store is being served already, at http://{found.host}:{found.port}/v1.",
+            "Use that one, or end it: freetoken stop --all",
+        )
+    if shut_down(paths, if_idle=True).get("busy"):
+        return False
+    _wait_until_gone(paths)
+    return True
+
+
+def shut_down(paths: Paths, if_idle: bool = False) -> Mapping[str, Any]:
+    """Ask the front to leave; its answer. One that is gone already has left."""
+    try:
+        return call(paths.socket, "POST", "/control/shutdown", {"if_idle": True} if if_idle else {}, STOP_SECONDS)
+    except FrontGone:
+        return {}
+
+
+def _wait_until_gone(paths: Paths) -> None:
+    deadline = time.monotonic() + STOP_SECONDS
+    while _locked(paths.lock):
+        if time.monotonic() > deadline:
+            raise BusyError("The background server does not leave.", f"Its log is {paths.front_log}.")
         time.sleep(POLL_SECONDS)
-    raise BusyError("The background server is still busy.", f"Its log is {paths.front_log}.")
 
 
 def _locked(lock: Path) -> bool:

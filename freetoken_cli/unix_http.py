@@ -103,14 +103,25 @@ def _gone(error: Exception) -> FrontGone:
 
 
 def error_of(content: bytes, status: int) -> FreetokenError:
-    """The exception in an error answer; its type is named by `error.type`, else told by the HTTP status."""
+    """The exception in an error answer: of our own type if it names one, else by its code or the HTTP status."""
     try:
         table = json.loads(content)["error"]
-        message, kind, remedy = str(table["message"]), str(table.get("type", "")), str(table.get("remedy") or "")
+        message, remedy = str(table["message"]), str(table.get("remedy") or "")
+        kind, code = str(table.get("type")), str(table.get("code"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        message, kind, remedy = f"The background server answered with status {status}.", "", _REMEDY
-    by_status = {400: errors.UsageError, 404: errors.NotFoundError, 409: errors.BusyError, 507: errors.DoesNotFitError}
+        return FreetokenError(f"The background server answered with status {status}.", _REMEDY)
     cls = vars(errors).get(kind)
     if not (isinstance(cls, type) and issubclass(cls, FreetokenError)):
-        cls = by_status.get(status, FreetokenError)
-    return cls(message, remedy)
+        cls = _BY_CODE.get(code) or _BY_STATUS.get(status, FreetokenError)
+    # The OpenAI interface has the remedy at the end of its message too, for clients that show nothing else.
+    return cls(message.removesuffix(remedy).rstrip(), remedy)
+
+
+_BY_CODE = {"context_length_exceeded": errors.DoesNotFitError, "model_not_found": errors.NotFoundError}
+_BY_STATUS = {
+    400: errors.UsageError,
+    404: errors.NotFoundError,
+    409: errors.BusyError,
+    503: errors.BusyError,
+    507: errors.DoesNotFitError,
+}

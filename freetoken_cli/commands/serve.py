@@ -1,3 +1,87 @@
 """`freetoken serve`."""
 
-EXAMPLES = ()
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from engine.base.errors import UsageError
+from freetoken_cli import options
+from freetoken_cli.devices import check_device
+from freetoken_cli.options import (
+    ApiKey,
+    Context,
+    Device,
+    Experts,
+    Host,
+    Json,
+    KeepAlive,
+    Kv,
+    NoColor,
+    Port,
+    Quiet,
+    Threads,
+)
+from freetoken_cli.output import Output
+
+EXAMPLES = (
+    ("freetoken serve demo", "http://127.0.0.1:8642/v1, for this machine alone"),
+    ("freetoken serve demo --port 9000 --kv 64k", "room for several long conversations"),
+    ("FREETOKEN_API_KEY=secret freetoken serve demo --host 0.0.0.0", "for others too, who need the key"),
+)
+
+ServedModels = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MODEL]...", help="Models to load now; others load when asked for.", show_default=False),
+]
+
+
+def command(
+    models: ServedModels = None,
+    host: Host = None,
+    port: Port = None,
+    api_key: ApiKey = None,
+    context: Context = None,
+    kv: Kv = None,
+    experts: Experts = None,
+    device: Device = None,
+    threads: Threads = None,
+    keep_alive: KeepAlive = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Serve models over HTTP, with OpenAI's API, until it is stopped.
+
+    Prints the address and a request to try when everything is loaded. Models named here stay loaded unless
+    --keep-alive says otherwise.
+    """
+    from engine.front.config import is_loopback
+    from freetoken_cli.models import ensure_model
+    from freetoken_cli.serving import serve
+
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    paths = options.paths()
+    config = options.settings(
+        paths,
+        host=host,
+        port=port,
+        api_key=api_key,
+        context=context,
+        kv=kv,
+        experts=experts,
+        device=device,
+        threads=threads,
+        keep_alive=keep_alive,
+    )
+    check_device(config.device)
+    if not is_loopback(config.host):
+        if config.api_key is None:
+            raise UsageError(
+                f"--host {config.host} lets other machines in, and there is no key to keep strangers out.",
+                "Set one: FREETOKEN_API_KEY=secret (or --api-key), or listen on 127.0.0.1.",
+            )
+        output.warn(f"other machines can reach {config.host}; whoever has the key can use it, in clear text.")
+    names = [ensure_model(paths, model, output) for model in dict.fromkeys(models or ())]
+    raise typer.Exit(serve(paths, names, config, output))

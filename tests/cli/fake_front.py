@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/health":
-            self._json(200, {"status": "ok", "version": "0.1.0"})
+            self._json(200, {"status": "ok", "version": "0.1.0", "host": None, "port": None})
         elif self.path == "/control/ps":
             self._json(200, {"models": list(self.server.loaded.values())})
         else:

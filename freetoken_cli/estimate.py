@@ -1,0 +1,174 @@
+"""`freetoken run --estimate`: bytes, memory, expected speed and whether it fits, from the manifest and the profile."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import __version__
+from engine.base.config import Config
+from engine.base.errors import DoesNotFitError, FreetokenError
+from engine.base.hardware import Hardware, read_hardware
+from engine.base.paths import Paths
+from engine.base.profile import Machine, Profile, load_profile
+from engine.base.units import format_size, format_tokens
+from engine.files.ftw import Ftw, open_model
+from engine.files.store import Store
+from engine.memory.budget import plan_context
+from engine.program.lower import lower
+from engine.spec.schema import Spec
+from engine.worker.bench import StepBytes, step_bytes
+from freetoken_cli.folders import model_folder
+from freetoken_cli.output import Output
+
+KV_VALUE_BYTES = 2  # context memory is kept in f16
+_PROCESS_BYTES = 160 * 2**20  # the worker's own code and buffers, and the front's
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Decoded tokens a second that the measured bandwidths allow: at their medians, and over their ranges."""
+
+    expected: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What running a model takes. Sizes in bytes, `kv_tokens` and `context` in tokens.
+
+    `weights` are mapped from the file and share memory with the page cache; `private` is what no other program can
+    have meanwhile. `vram` is 0 on the CPU. `token_bytes` is read for every generated token. `speed` is None without a
+    profile, and `speed_note` says why. `problem` is empty when it fits.
+    """
+
+    model: str
+    device: str
+    weights: int
+    kv_bytes: int
+    kv_tokens: int
+    context: int
+    private: int
+    vram: int
+    memory_total: int
+    memory_available: int
+    token_bytes: int
+    speed: Speed | None
+    speed_note: str
+    problem: str
+    remedy: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be loaded now."""
+        return not self.problem
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `--estimate --json`."""
+        return {**asdict(self), "fits": self.fits}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value for people."""
+        context = f"{format_size(self.kv_bytes)} for {format_tokens(self.kv_tokens)} tokens, context {self.context}"
+        speed = self.speed_note
+        if self.speed is not None:
+            speed = f"about {self.speed.expected:.0f} tokens/s ({self.speed.low:.0f} to {self.speed.high:.0f})"
+        if self.weights > self.memory_total:
+            speed = f"bounded by the disk: the weights are {format_size(self.weights - self.memory_total)} over memory"
+        return [
+            ("model", self.model),
+            ("device", self.device),
+            ("weights", f"{format_size(self.weights)}, mapped from the file"),
+            ("kv", context),
+            ("RAM", f"{format_size(self.private)} beside the weights, {format_size(self.memory_available)} free"),
+            ("VRAM", "none: it runs on the CPU" if not self.vram else format_size(self.vram)),
+            ("a token", f"reads {format_size(self.token_bytes)}"),
+            ("speed", speed),
+            ("fits", "yes" if self.fits else f"no: {self.problem}"),
+        ]
+
+
+def estimate(paths: Paths, model: str, config: Config) -> Estimate:
+    """Look at a model of the store and at this machine; nothing is loaded. Raises NotFoundError."""
+    folder = model_folder(Store(paths.store), model)
+    ftw = open_model(folder)
+    spec = Spec.from_json(ftw.spec)
+    program = lower(spec)
+    sizes = step_bytes(program, ftw, KV_VALUE_BYTES)
+    kv_token = sum(cache.kv_heads * (cache.k_dim + cache.v_dim) for cache in program.caches) * KV_VALUE_BYTES
+    hardware = read_hardware()
+    kv_bytes = kv_tokens = context = 0
+    problem = remedy = ""
+    try:
+        plan = plan_context(
+            bytes_per_token=kv_token,
+            model_context=spec.context_length,
+            available=hardware.memory_available - _PROCESS_BYTES,
+            context=config.context,
+            kv=config.kv,
+        )
+        kv_bytes, kv_tokens, context = plan.kv_bytes, plan.kv_tokens, plan.context
+    except DoesNotFitError as error:
+        problem, remedy = error.message, error.remedy
+    speed, note = _expected_speed(paths.profile, hardware, ftw, sizes, config.threads)
+    return Estimate(
+        model=folder.name,
+        device="cpu",
+        weights=weight_bytes(ftw),
+        kv_bytes=kv_bytes,
+        kv_tokens=kv_tokens,
+        context=context,
+        private=kv_bytes + _PROCESS_BYTES,
+        vram=0,
+        memory_total=hardware.memory_total,
+        memory_available=hardware.memory_available,
+        token_bytes=sizes.total(0),
+        speed=speed,
+        speed_note=note,
+        problem=problem,
+        remedy=remedy,
+    )
+
+
+def weight_bytes(ftw: Ftw) -> int:
+    """Bytes of all weights."""
+    return ftw.manifest.dense_bytes + sum(bank.record_bytes * bank.count for bank in ftw.banks)
+
+
+def _expected_speed(
+    path: Path, hardware: Hardware, ftw: Ftw, sizes: StepBytes, threads: int | None
+) -> tuple[Speed | None, str]:
+    """From the profile of this machine: seconds for the bytes of a token, at the rate of each kind of them."""
+    from engine import _native
+
+    here = Machine.describe(hardware.cpu, hardware.usable_cores, hardware.memory_total, _native.isas()[-1], __version__)
+    try:
+        profile = load_profile(path, here)
+    except FreetokenError as error:
+        return None, f"unknown: {error.message} {error.remedy}"
+    expected = _tokens_a_second(profile, ftw, sizes, threads, "median")
+    low = _tokens_a_second(profile, ftw, sizes, threads, "low")
+    return Speed(expected, low, _tokens_a_second(profile, ftw, sizes, threads, "high")), ""
+
+
+def _tokens_a_second(profile: Profile, ftw: Ftw, sizes: StepBytes, threads: int | None, which: str) -> float:
+    """Dense weights at the read rate; experts at the rate of their codec, at the read rate if it was not measured."""
+    usable = [entry for entry in profile.reads if threads is None or entry.threads <= threads] or list(
+        profile.reads[:1]
+    )
+    read = float(getattr(max(usable, key=lambda entry: entry.threads).rate, which))
+    codecs = {field.shape.codec for bank in ftw.banks for field in bank.fields if not field.shape.vector}
+    rates = [float(getattr(entry.rate, which)) for entry in profile.experts if entry.codec in codecs]
+    experts = min([*rates, read])
+    return 1e9 / (sizes.dense / read + sizes.experts / experts)
+
+
+def print_estimate(paths: Paths, model: str, config: Config, output: Output) -> None:
+    """Print the estimate; raises DoesNotFitError when it does not fit, after printing."""
+    found = estimate(paths, model, config)
+    output.facts(found.to_json(), found.rows(), name=found.model)
+    if not found.fits:
+        output.stdout.flush()
+        raise DoesNotFitError(found.problem, found.remedy)
