@@ -54,11 +54,11 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopped.set)
     # Imported here: a front that finds the lock or the port taken should say so at once.
+    from engine.files.store import Store
     from engine.front.app import private_app, public_app
-    from engine.front.catalogue import Catalogue
     from engine.front.supervisor import Supervisor
 
-    supervisor = Supervisor(Catalogue(config.store), config.keep_alive, worker_command)
+    supervisor = Supervisor(Store(config.store), config.keep_alive, worker_command)
     address = None if public is None else public.getsockname()[:2]
     servers = [_server(private_app(supervisor, address, stopped.set))]
     listeners = [private]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from engine.base.errors import NotFoundError, UsageError
+from engine.files.manifest import MANIFEST_NAME
 from engine.front.answers import Job, Piece, Reading, Tally, answer_all, room_for_answer
-from engine.front.catalogue import Entry
 from engine.front.http import Events, EventStream, read_body, while_connected
 from engine.front.requests import Asked, ChatAsked, CompletionAsked, read_chat, read_completion
 from engine.front.shapes import ChatShape, CompletionShape, Shape
@@ -35,12 +36,19 @@ class OpenAI:
 
     async def models(self, request: Request) -> Response:
         """Every model in the store; being loaded is not needed."""
-        entries = await asyncio.to_thread(self._supervisor.catalogue.entries)
-        return JSONResponse({"object": "list", "data": [_model_json(entry) for entry in entries]})
+        data = []
+        for name in await asyncio.to_thread(self._supervisor.store.names):
+            with suppress(NotFoundError, FileNotFoundError):  # removed a moment ago
+                data.append(self._model_json(name))
+        return JSONResponse({"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:
         """One model of the store."""
-        return JSONResponse(_model_json(self._supervisor.catalogue.resolve(request.path_params["name"])))
+        name = request.path_params["name"]
+        try:
+            return JSONResponse(self._model_json(name))
+        except UsageError as error:  # no model can be called that
+            raise NotFoundError(error.message, error.remedy) from None
 
     async def chat(self, request: Request) -> Response:
         """A chat completion."""
@@ -51,6 +59,10 @@ class OpenAI:
         """A text completion."""
         asked = read_completion(await read_body(request))
         return await while_connected(request, self._completion(asked))
+
+    def _model_json(self, name: str) -> dict[str, Any]:
+        created = int((self._supervisor.store.get(name) / MANIFEST_NAME).stat().st_mtime)
+        return {"id": name, "object": "model", "created": created, "owned_by": "local"}
 
     async def _chat(self, asked: ChatAsked) -> Response:
         async with AsyncExitStack() as stack:
@@ -75,10 +87,6 @@ class OpenAI:
                 echoes = [text for text in texts for _ in range(asked.choices)]
             shape = CompletionShape(loaded.name, loaded.text, asked.logprobs >= 0, echoes)
             return await _respond(asked, loaded, jobs, shape, stack)
-
-
-def _model_json(entry: Entry) -> dict[str, Any]:
-    return {"id": entry.name, "object": "model", "created": entry.created, "owned_by": "local"}
 
 
 def _encode(loaded: Loaded, prompts: Sequence[str | tuple[int, ...]]) -> list[tuple[int, ...]]:

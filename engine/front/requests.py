@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.front import fields
-from engine.front.catalogue import Defaults
+from engine.front.defaults import Defaults
 from engine.front.fields import Field, FieldError, read_fields
 from engine.worker.protocol import Sampling
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import BusyError, DoesNotFitError, NotFoundError
+from engine.files.store import Store
 from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
-from engine.front.catalogue import Catalogue, Defaults, Entry, read_defaults
 from engine.front.client import WorkerClient
+from engine.front.defaults import Defaults, read_defaults
 from engine.front.process import WORKER_COMMAND, spawn
 from engine.text.text import Text
 from engine.worker.protocol import Ready, Resized, WorkerConfig
@@ -82,8 +83,8 @@ class Wish:
 class Supervisor:
     """The loaded models of one front. All methods belong to the event loop's thread."""
 
-    def __init__(self, catalogue: Catalogue, keep_alive: float, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
-        self.catalogue = catalogue
+    def __init__(self, store: Store, keep_alive: float, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
+        self.store = store
         self._last_use = time.monotonic()
         self._acquiring = 0
         self._keep_alive = keep_alive
@@ -150,24 +151,25 @@ class Supervisor:
 
     def find(self, name: str) -> Loaded:
         """A model that is loaded. NotFoundError for any other."""
-        loaded = self._loaded.get(name) or self._loaded.get(self.catalogue.resolve(name).name)
+        loaded = self._loaded.get(name)
         if loaded is None:
+            self.store.get(name)  # a name that is not there at all gets a suggestion
             raise NotFoundError(f"{name} is not loaded.", "`freetoken ps` lists what is.")
         return loaded
 
     async def _acquire(self, name: str, wish: Wish | None) -> tuple[Loaded, bool]:
         """The loaded model with one more user, and whether it was loaded just now."""
-        entry = self.catalogue.resolve(name)
+        folder = self.store.get(name)
         self._acquiring += 1
         try:
-            async with self._lock(entry.name):
-                return await self._acquire_locked(entry, wish)
+            async with self._lock(name):
+                return await self._acquire_locked(name, folder, wish)
         finally:
             self._acquiring -= 1
             self._last_use = time.monotonic()
 
-    async def _acquire_locked(self, entry: Entry, wish: Wish | None) -> tuple[Loaded, bool]:
-        loaded = self._loaded.get(entry.name)
+    async def _acquire_locked(self, name: str, folder: Path, wish: Wish | None) -> tuple[Loaded, bool]:
+        loaded = self._loaded.get(name)
         if loaded is not None and not loaded.client.alive:
             await loaded.client.wait_ended()
             loaded = None
@@ -175,14 +177,14 @@ class Supervisor:
             loaded = await self._match(loaded, wish.asked)
         fresh = loaded is None
         if loaded is None:
-            flags, keep_alive = self._settings.get(entry.name, (LoadFlags(), self._keep_alive))
+            flags, keep_alive = self._settings.get(name, (LoadFlags(), self._keep_alive))
             if wish is not None:
                 flags = wish.asked.over(wish.defaults)
                 keep_alive = keep_alive if wish.default_keep_alive is None else wish.default_keep_alive
-            loaded = await self._start(entry.name, entry.folder, flags, keep_alive)
+            loaded = await self._start(name, folder, flags, keep_alive)
         if wish is not None and wish.keep_alive is not None:
             loaded.keep_alive = wish.keep_alive
-        self._settings[entry.name] = (loaded.flags, loaded.keep_alive)
+        self._settings[name] = (loaded.flags, loaded.keep_alive)
         loaded.users += 1
         if loaded.timer is not None:
             loaded.timer.cancel()

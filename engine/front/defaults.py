@@ -1,50 +1,14 @@
-"""Which models there are, and what their folders say about sampling."""
+"""What a model's folder says about sampling."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import CorruptFileError, NotFoundError
-from engine.files.manifest import MANIFEST_NAME
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A converted model: its name, its folder and when it was made (Unix seconds)."""
-
-    name: str
-    folder: Path
-    created: int
-
-
-class Catalogue:
-    """The converted models in a store. Every question looks at the disk again, since commands come and go."""
-
-    def __init__(self, store: Path) -> None:
-        self._store = store
-
-    def entries(self) -> list[Entry]:
-        """All models, by name."""
-        found = []
-        for manifest in sorted(self._store.glob(f"*/{MANIFEST_NAME}")):
-            folder = manifest.parent
-            if not folder.name.startswith("."):
-                found.append(Entry(folder.name, folder, int(manifest.stat().st_mtime)))
-        return found
-
-    def resolve(self, name: str) -> Entry:
-        """The model called `name`. NotFoundError with the nearest name."""
-        entries = {entry.name: entry for entry in self.entries()}
-        if name in entries:
-            return entries[name]
-        close = difflib.get_close_matches(name, entries, n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"Get it with: freetoken pull {name}"
-        raise NotFoundError(f"There is no model {name!r} here.", hint)
+from engine.base.errors import CorruptFileError
 
 
 @dataclass(frozen=True)
