@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -11,6 +11,32 @@ from engine.base.errors import UsageError
 from engine.base.units import format_duration
 
 Message = dict[str, str]  # role and content
+
+
+def _number(low: float, high: float, whole: bool = False) -> Callable[[str], Any]:
+    """A parser of numbers within `low .. high`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a {'whole ' if whole else ''}number.") from None
+        if not low <= value <= high:
+            raise UsageError(f"{text} is outside {low:g} to {high:g}.")
+        return value
+
+    return parse
+
+
+# What can be set about sampling, by flag (dashes for underscores) and by `/set`, and how its text is read.
+SAMPLING: Mapping[str, Callable[[str], Any]] = {
+    "temperature": _number(0, 100),
+    "top_p": _number(0, 1),
+    "top_k": _number(0, 2**31 - 1, whole=True),
+    "min_p": _number(0, 1),
+    "seed": _number(0, 2**63 - 1, whole=True),
+    "max_tokens": setting("max_tokens").parse,
+}
 
 
 @dataclass(frozen=True)
@@ -24,41 +50,27 @@ class Sampling:
     seed: int | None = None
     max_tokens: int | None = None
 
-    def __post_init__(self) -> None:
-        _within("--temperature", self.temperature, 0, 100)
-        _within("--top-p", self.top_p, 0, 1)
-        _within("--min-p", self.min_p, 0, 1)
-        _within("--top-k", self.top_k, 0, 2**31 - 1)
-        _within("--seed", self.seed, 0, 2**63 - 1)
+    @staticmethod
+    def from_flags(flags: Mapping[str, str | None]) -> Sampling:
+        """What was typed as flags. Raises UsageError that names the flag and the value."""
+        sampling = Sampling()
+        for name, text in flags.items():
+            if text is not None:
+                try:
+                    sampling = sampling.with_text(name, text)
+                except UsageError as error:
+                    raise UsageError(f"--{name.replace('_', '-')}: {error.message}", error.remedy) from None
+        return sampling
+
+    def with_text(self, name: str, text: str) -> Sampling:
+        """A copy with `name` read from `text`; `default` goes back to the model's own."""
+        if name not in SAMPLING:
+            raise UsageError(f"{name!r} is no parameter.", f"There are {', '.join(SAMPLING)}.")
+        return replace(self, **{name: None if text == "default" else SAMPLING[name](text)})
 
     def request(self) -> dict[str, Any]:
         """The fields of a chat request that say it."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
-
-    def with_text(self, name: str, text: str) -> Sampling:
-        """A copy with `name` read from `text`, as `/set` gives it; `default` goes back to the model's own."""
-        if name not in SAMPLING_NAMES:
-            raise UsageError(f"{name!r} is no parameter.", f"There are {', '.join(SAMPLING_NAMES)}.")
-        if text == "default":
-            return replace(self, **{name: None})
-        if name == "max_tokens":
-            return replace(self, max_tokens=setting("max_tokens").parse(text))
-        whole = name in ("top_k", "seed")
-        value: Any
-        try:
-            value = int(text) if whole else float(text)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a {'whole ' if whole else ''}number.") from None
-        return replace(self, **{name: value})
-
-
-SAMPLING_NAMES = tuple(field.name for field in fields(Sampling))
-
-
-def _within(flag: str, value: float | None, low: float, high: float) -> None:
-    if value is not None and not low <= value <= high:
-        raise UsageError(f"{flag} {value:g} is outside {low:g} to {high:g}.")
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,33 @@ class Page(TyperCommand):
         write_section(formatter, "Environment", [*own, *ALWAYS])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        keep_text(self.get_params(ctx))
         try:
             return super().parse_args(ctx, args)
         except UsageException as error:
             raise with_suggestion(error, self, ctx) from error
+
+
+class AsTyped:
+    """Hands a parameter's text to the command as it was typed."""
+
+    @staticmethod
+    def coerce(value: Any, param: Any, ctx: Any) -> Any:
+        """The value itself; a list for a parameter that takes several."""
+        if param.multiple or param.nargs == -1:
+            return list(value or ())
+        return value
+
+
+def keep_text(params: Sequence[Any]) -> None:
+    """Let parameters come through as text or flags; commands read their text themselves.
+
+    typer 0.29 would convert values through pydantic, whose import alone takes longer than a whole answer to
+    `freetoken --help` may. Older ones have nothing to replace.
+    """
+    for param in params:
+        if hasattr(param, "get_runtime_param"):
+            param.get_runtime_param = AsTyped
 
 
 def write_section(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -23,6 +23,11 @@ def _setting(name: str, metavar: str) -> Any:
     return typer.Option(item.flag, metavar=metavar, help=item.help, show_default=False)
 
 
+def _plain(flag: str, metavar: str, help: str) -> Any:
+    """A flag whose text the command itself reads."""
+    return typer.Option(flag, metavar=metavar, help=help, show_default=False)
+
+
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A model's name, or the path of one.", autocompletion=_complete_model)
 ]
@@ -48,21 +53,11 @@ ApiKey = Annotated[str | None, _setting("api_key", "KEY")]
 KeepAlive = Annotated[str | None, _setting("keep_alive", "DURATION")]
 
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Make sampling repeatable.", show_default=False)]
-Temperature = Annotated[
-    float | None, typer.Option("--temperature", metavar="X", help="0 is greedy; higher is wilder.", show_default=False)
-]
-TopP = Annotated[
-    float | None,
-    typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens up to this sum.", show_default=False),
-]
-TopK = Annotated[
-    int | None, typer.Option("--top-k", metavar="N", help="Keep the N likeliest tokens.", show_default=False)
-]
-MinP = Annotated[
-    float | None,
-    typer.Option("--min-p", metavar="X", help="Keep tokens this likely, of the likeliest.", show_default=False),
-]
+Seed = Annotated[str | None, _plain("--seed", "N", "Make sampling repeatable.")]
+Temperature = Annotated[str | None, _plain("--temperature", "X", "0 is greedy; higher is wilder.")]
+TopP = Annotated[str | None, _plain("--top-p", "X", "Keep the likeliest tokens up to this sum.")]
+TopK = Annotated[str | None, _plain("--top-k", "N", "Keep the N likeliest tokens.")]
+MinP = Annotated[str | None, _plain("--min-p", "X", "Keep tokens at least this likely, beside the likeliest.")]
 
 
 def paths() -> Paths:

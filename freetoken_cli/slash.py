@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.base.errors import UsageError
 from engine.base.units import parse_experts, parse_kv
-from freetoken_cli.chat import SAMPLING_NAMES, Chat, Sampling, Statistics
+from freetoken_cli.chat import SAMPLING, Chat, Sampling, Statistics
 from freetoken_cli.conversation import Conversation
 from freetoken_cli.helppage import did_you_mean
 from freetoken_cli.output import Output
@@ -65,14 +65,14 @@ def _set(session: Session, words: list[str]) -> None:
             session.sampling = session.sampling.with_text(name.replace("-", "_"), value)
             say(session, f"{name} is {value}.")
         case _:
-            names = ", ".join(SAMPLING_NAMES)
+            names = ", ".join(SAMPLING)
             raise UsageError("/set takes a name and a value.", f"Names: system, greedy, verbose, quiet, {names}.")
 
 
 def _show(session: Session, words: list[str]) -> None:
     rows = [*session.chat.state(), ("system", session.conversation.system or "none")]
     given = session.sampling.request()
-    rows += [(name, f"{given[name]:g}") for name in SAMPLING_NAMES if name in given]
+    rows += [(name, f"{given[name]:g}") for name in SAMPLING if name in given]
     rows.append(("messages", str(len(session.conversation.turns))))
     table(session, rows)
 

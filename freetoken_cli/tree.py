@@ -16,6 +16,7 @@ from freetoken_cli.helppage import (
     Page,
     UsageException,
     did_you_mean,
+    keep_text,
     with_suggestion,
     write_examples,
     write_section,
@@ -93,6 +94,7 @@ class Root(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        keep_text(self.get_params(ctx))
         try:
             return super().parse_args(ctx, args)
         except UsageException as error:

@@ -21,9 +21,9 @@ EXAMPLES = (
     ("freetoken convert model.gguf --name mine", "into the store"),
 )
 
-Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="A safetensors folder or a GGUF file.")]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A safetensors folder or a GGUF file.")]
 Destination = Annotated[
-    Path | None,
+    str | None,
     typer.Argument(metavar="[DEST]", help="The folder to write; the store without one.", show_default=False),
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name in the store.", show_default=False)]
@@ -47,11 +47,13 @@ def command(
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     if dest is not None and name is not None:
         raise UsageError("DEST and --name both say where to write.", "Give one of them.")
-    if dest is None:
-        dest = Store(options.paths().store).destination(name or store_name(source))
+    checkpoint = Path(source).expanduser()
+    folder = (
+        Path(dest).expanduser() if dest else Store(options.paths().store).destination(name or store_name(checkpoint))
+    )
     with output.phase(f"Converting {source}") as progress:
-        convert(source, dest, write_tokenizer=write_tokenizer, progress=progress.update, force=force)
+        convert(checkpoint, folder, write_tokenizer=write_tokenizer, progress=progress.update, force=force)
     if json:
-        output.document({"folder": str(dest)})
+        output.document({"folder": str(folder)})
     else:
-        output.line(str(dest))
+        output.line(str(folder))

@@ -22,7 +22,7 @@ EXAMPLES = (
 )
 
 Source = Annotated[
-    Path | None,
+    str | None,
     typer.Argument(metavar="[CHECKPOINT]", help="A safetensors folder or a GGUF file to look at.", show_default=False),
 ]
 Families = Annotated[bool, typer.Option("--families", help="List the families, their codecs, and how each is tested.")]
@@ -54,7 +54,7 @@ def command(
     if checkpoint is not None:
         from freetoken_cli.families import examine
 
-        findings = examine(checkpoint, options.paths())
+        findings = examine(Path(checkpoint).expanduser(), options.paths())
     else:
         around = Surroundings(options.paths(), read_hardware())
         findings = [check(around) for check in CHECKS]

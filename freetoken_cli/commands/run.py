@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -82,8 +83,8 @@ def command(
     The answer goes to stdout as it is made; everything else goes to stderr.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
-    if greedy and temperature:
-        raise UsageError(f"--greedy and --temperature {temperature:g} contradict each other.", "Give one of them.")
+    if greedy and temperature is not None:
+        raise UsageError("--greedy and --temperature contradict each other.", "Give one of them.")
     if json and not estimate:
         raise UsageError("--json goes with --estimate: an answer is text.")
     paths = options.paths()
@@ -98,14 +99,16 @@ def command(
         keep_alive=keep_alive,
     )
     check_device(config.device)
-    sampling = Sampling(
-        temperature=0.0 if greedy else temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        seed=seed,
-        max_tokens=config.max_tokens,
+    sampling = Sampling.from_flags(
+        {
+            "temperature": "0" if greedy else temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "seed": seed,
+        }
     )
+    sampling = replace(sampling, max_tokens=config.max_tokens)
     if estimate:
         from freetoken_cli.estimate import print_estimate
 

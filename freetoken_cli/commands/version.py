@@ -16,13 +16,9 @@ EXAMPLES = (
 
 def command(json: Json = False, no_color: NoColor = False) -> None:
     """Print the version."""
-    document = {
-        "freetoken": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
     output = Output.create(as_json=json, no_color=no_color)
     if json:
-        output.document(document)
+        machine = {"python": platform.python_version(), "platform": platform.platform()}
+        output.document({"freetoken": __version__, **machine})
     else:
         output.line(f"freetoken {__version__}")

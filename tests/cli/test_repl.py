@@ -187,7 +187,7 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
     [
         ("/stat", "Did you mean /stats?"),
         ("/set temperature hot", "'hot' is not a number."),
-        ("/set top_p 2", "--top-p 2 is outside 0 to 1."),
+        ("/set top_p 2", "2 is outside 0 to 1."),
         ("/set nonsense 1", "'nonsense' is no parameter."),
         ("/set", "/set takes a name and a value."),
         ("/resize", "/resize takes kv VALUE"),
