@@ -220,9 +220,10 @@ class Failed(Message):
         return Failed(type(error).__name__, error.message, error.remedy, request, ticket)
 
     def exception(self) -> FreetokenError:
-        kind = vars(errors).get(self.error, FreetokenError)
-        error: FreetokenError = kind(self.message, self.remedy)
-        return error
+        kind = vars(errors).get(self.error)
+        if isinstance(kind, type) and issubclass(kind, FreetokenError):
+            return kind(self.message, self.remedy)
+        return FreetokenError(self.message, self.remedy)
 
 
 FROM_FRONT: tuple[type[Message], ...] = (Generate, Cancel, Resize, GetStats, Stop)

@@ -91,7 +91,7 @@ class Sampler:
             ids, weights = kept if ids is None else ids[kept], weights[kept]
         cumulative = np.cumsum(weights)
         # Each token has its own counter, so a request that is preempted and resumed goes on with the same numbers.
-        key = [sampling.seed % 2**64, sampling.choice]
+        key = np.array([sampling.seed % 2**64, sampling.choice], np.uint64)
         uniform = np.random.Generator(np.random.Philox(key=key, counter=self._count)).random()
         index = min(int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right")), len(weights) - 1)
         return index if ids is None else int(ids[index])

@@ -1,0 +1,125 @@
+"""What goes over the link comes back the same, and nothing else is taken for a message."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.base import errors
+from engine.worker.protocol import (
+    FROM_FRONT,
+    FROM_WORKER,
+    Failed,
+    Generate,
+    LineBuffer,
+    Message,
+    Sampling,
+    TokenLogprob,
+    Tokens,
+    WorkerConfig,
+    decode,
+    encode,
+)
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
+scores = st.builds(TokenLogprob, finite, st.lists(st.tuples(st.integers(0, 99), finite), max_size=3).map(tuple))
+sampling = st.builds(
+    Sampling,
+    temperature=finite,
+    seed=st.integers(-(2**63), 2**64),
+    logit_bias=st.dictionaries(st.integers(0, 9), finite),
+)
+HARD = {
+    "sampling": sampling,
+    "logprobs": st.lists(scores, max_size=3).map(tuple),
+    "notes": st.lists(st.text(), max_size=3).map(tuple),
+    "values": st.dictionaries(st.text(), finite),
+    "prompt": ids,
+    "stop_ids": ids,
+    "ids": ids,
+}
+
+
+def messages(cls: type[Message]) -> st.SearchStrategy[Message]:
+    return st.builds(cls, **{name: HARD[name] for name in cls.__dataclass_fields__ if name in HARD})
+
+
+@given(st.one_of([messages(cls) for cls in FROM_FRONT + FROM_WORKER]))
+def test_every_message_survives_the_wire(message: Message) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert decode(line) == message
+
+
+def test_every_kind_has_a_name_of_its_own() -> None:
+    kinds = [cls.kind for cls in FROM_FRONT + FROM_WORKER]
+    assert len(set(kinds)) == len(kinds)
+    assert "" not in kinds
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b'{"kind": "nothing"}',
+        b'{"request": 1}',
+        b'{"kind": "cancel"}',
+        b'{"kind": "cancel", "request": 1, "more": 2}',
+        b"\xff",
+    ],
+)
+def test_what_is_no_message_is_a_value_error(line: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - its text is nobody's business
+        decode(line)
+
+
+@given(st.lists(st.binary().map(lambda data: data.replace(b"\n", b"")), max_size=6), st.data())
+def test_lines_are_cut_right_wherever_the_stream_is(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    buffer, found = LineBuffer(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        found += buffer.feed(stream[:size])
+        stream = stream[size:]
+    assert found == lines
+
+
+@pytest.mark.parametrize("kind", [errors.DoesNotFitError, errors.BusyError, errors.FreetokenError, errors.UsageError])
+def test_errors_keep_their_type(kind: type[errors.FreetokenError]) -> None:
+    message = decode(encode(Failed.of(kind("what", "do this"), request=4)))
+    assert isinstance(message, Failed)
+    error = message.exception()
+    assert (type(error), error.message, error.remedy, message.request) == (kind, "what", "do this", 4)
+
+
+@pytest.mark.parametrize("name", ["NoSuchError", "annotations", "__name__"])
+def test_an_error_of_no_known_type_is_still_an_error(name: str) -> None:
+    assert type(Failed(name, "what").exception()) is errors.FreetokenError
+
+
+def test_a_configuration_survives_the_command_line() -> None:
+    config = WorkerConfig("/models/a b", threads=2, kv_bytes=5, parent=7)
+    assert WorkerConfig.from_json(config.to_json()) == config
+
+
+def test_the_front_can_read_the_protocol_without_arrays() -> None:
+    code = "import sys, engine.worker.protocol; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_logit_bias_keys_are_numbers_again() -> None:
+    message: Any = decode(encode(Generate(1, (1,), 2, (), Sampling(logit_bias={5: 1.5}))))
+    assert message.sampling.logit_bias == {5: 1.5}
+    assert decode(encode(Tokens(1, (2,), (TokenLogprob(-1.0, ((2, -1.0),)),)))) == Tokens(
+        1, (2,), (TokenLogprob(-1.0, ((2, -1.0),)),)
+    )
