@@ -19,11 +19,11 @@ from engine.memory.budget import plan_context
 from engine.program.lower import lower
 from engine.spec.schema import Spec
 from engine.worker.bench import StepBytes, step_bytes
+from engine.worker.loading import RESERVED_BYTES, free_memory, model_bytes
 from freetoken_cli.folders import model_folder
 from freetoken_cli.output import Output
 
 KV_VALUE_BYTES = 2  # context memory is kept in f16
-_PROCESS_BYTES = 160 * 2**20  # the worker's own code and buffers, and the front's
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
         plan = plan_context(
             bytes_per_token=kv_token,
             model_context=spec.context_length,
-            available=hardware.memory_available - _PROCESS_BYTES,
+            available=free_memory(),
             context=config.context,
             kv=config.kv,
         )
@@ -116,11 +116,11 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
     return Estimate(
         model=folder.name,
         device="cpu",
-        weights=weight_bytes(ftw),
+        weights=model_bytes(ftw),
         kv_bytes=kv_bytes,
         kv_tokens=kv_tokens,
         context=context,
-        private=kv_bytes + _PROCESS_BYTES,
+        private=kv_bytes + RESERVED_BYTES,
         vram=0,
         memory_total=hardware.memory_total,
         memory_available=hardware.memory_available,
@@ -130,11 +130,6 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
         problem=problem,
         remedy=remedy,
     )
-
-
-def weight_bytes(ftw: Ftw) -> int:
-    """Bytes of all weights."""
-    return ftw.manifest.dense_bytes + sum(bank.record_bytes * bank.count for bank in ftw.banks)
 
 
 def _expected_speed(

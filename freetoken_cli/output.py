@@ -34,7 +34,7 @@ class Progress(Protocol):
     """What a long phase reports to."""
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` units (bytes) are finished; a total of 0 is not known yet."""
+        """`done` of `total` bytes or steps are finished; a total of 0 is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,15 @@ class Output:
             self.stderr.flush()
 
     @contextmanager
-    def phase(self, title: str) -> Iterator[Progress]:
-        """A long phase: a moving bar where stderr can show one, else one line when it starts."""
+    def phase(self, title: str, sizes: bool = True) -> Iterator[Progress]:
+        """A long phase: a moving bar where stderr can show one, else one line when it starts.
+
+        Its progress counts bytes, or with `sizes` False just steps.
+        """
         if self.animate:
-            with _animated(self.stderr, title, self.colour_err) as progress:
+            from freetoken_cli.progress import Moving
+
+            with Moving(self.stderr, title, sizes, self.colour_err) as progress:
                 yield progress
         else:
             self.note(title)
@@ -162,14 +167,6 @@ class _Silent:
 
     def update(self, done: int, total: int) -> None:
         pass
-
-
-@contextmanager
-def _animated(stderr: TextIO, title: str, colour: bool) -> Iterator[Progress]:
-    from freetoken_cli.progress import Bar
-
-    with Bar(stderr, title, colour) as bar:
-        yield bar
 
 
 def cell_width(text: str) -> int:

@@ -6,27 +6,35 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 
-class Bar:
-    """One phase with a spinner, and with bytes, rate and a bar as soon as a total is known. A context manager."""
+class Moving:
+    """One phase: a spinner, and a bar as soon as a total is known, with bytes and their rate if `sizes`.
 
-    def __init__(self, stderr: TextIO, title: str, colour: bool) -> None:
+    A context manager; nothing of it is left on the terminal.
+    """
+
+    def __init__(self, stderr: TextIO, title: str, sizes: bool, colour: bool) -> None:
         console = Console(file=stderr, no_color=not colour, highlight=False)
         self._title = title
         self._plain = Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True)
-        self._sized = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            console=console,
-            transient=True,
-        )
+        counts: list[ProgressColumn] = [TimeRemainingColumn()]
+        if sizes:
+            counts = [DownloadColumn(binary_units=True), TransferSpeedColumn()]
+        self._sized = Progress(TextColumn("{task.description}"), BarColumn(), *counts, console=console, transient=True)
         self._active: Progress | None = None
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Moving:
         self._show(self._plain, None)
         return self
 
@@ -37,7 +45,7 @@ class Bar:
             self._active.stop()
 
     def update(self, done: int, total: int) -> None:
-        """Move the bar to `done` of `total` bytes."""
+        """Move the bar to `done` of `total` bytes or steps."""
         if total <= 0:
             return
         if self._active is not self._sized:

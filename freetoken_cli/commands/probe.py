@@ -1,0 +1,132 @@
+"""`freetoken probe`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from engine import __version__, _native
+from engine.base.errors import UsageError
+from engine.base.hardware import read_hardware
+from engine.base.profile import ExpertRate, Machine, Profile, Rate, save_profile
+from engine.experts.native_meter import NativeMeter
+from engine.experts.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, shapes_of
+from engine.files.ftw import open_model
+from engine.files.store import READY, Store
+from freetoken_cli import options
+from freetoken_cli.chart import Bar, can_draw, draw
+from freetoken_cli.folders import model_folder
+from freetoken_cli.options import Json, NoColor, Quiet, Threads
+from freetoken_cli.output import Output
+from freetoken_cli.terminal import styled
+
+EXAMPLES = (
+    ("freetoken probe", "about ten seconds; leave the machine alone meanwhile"),
+    ("freetoken probe demo", "with the shapes of one model's experts"),
+    ("freetoken probe --seconds 30 --json", "longer, for a script"),
+)
+
+ProbedModel = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="Measure this model's experts, not all the store's.", show_default=False),
+]
+Seconds = Annotated[
+    str | None, typer.Option("--seconds", metavar="X", help="How long to measure; 10 if not said.", show_default=False)
+]
+_BAR_CELLS = 40
+
+
+def command(
+    model: ProbedModel = None,
+    seconds: Seconds = None,
+    threads: Threads = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Measure how fast this machine reads memory and runs experts, and keep it as the machine's profile.
+
+    Without a model: the expert shapes of the store, and usual ones for codecs that the store does not have.
+    """
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    paths = options.paths()
+    config = options.settings(paths, threads=threads)
+    length = _seconds(seconds)
+    hardware = read_hardware()
+    kernels = _native.isas()[-1]
+    machine = Machine.describe(hardware.cpu, hardware.usable_cores, hardware.memory_total, kernels, __version__)
+    with output.phase("Measuring", sizes=False) as progress:
+        profile = probe(
+            NativeMeter(hardware.memory_available),
+            machine,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            config.threads or hardware.usable_cores,
+            _shapes(Store(paths.store), model),
+            length,
+            lambda share: progress.update(round(share * 100), 100),
+        )
+    save_profile(profile, paths.profile)
+    if json:
+        output.document({**profile.to_json(), "profile": str(paths.profile)})
+    elif quiet:
+        output.line(str(paths.profile))
+    else:
+        for line in picture(profile, output.colour_out, can_draw(output.stdout)):
+            output.line(line)
+        output.note(f"Written to {paths.profile}.")
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        value = float(text or "10")
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 3600:
+        raise UsageError(f"--seconds: {text!r} is not a number of seconds up to 3600.")
+    return value
+
+
+def _shapes(store: Store, model: str | None) -> list[ExpertShape]:
+    """What to measure; each shape once."""
+    if model is not None:
+        shapes = shapes_of(open_model(model_folder(store, model)))
+        if not shapes:
+            raise UsageError(f"{model} has no experts to measure.", "Leave the model out to measure usual shapes.")
+        return list(shapes)
+    ready = [entry.folder for entry in store.entries() if entry.state == READY]
+    found = dict.fromkeys(shape for folder in ready for shape in shapes_of(open_model(folder)))
+    there = {shape.codec for shape in found}
+    return [*found, *(shape for shape in CANONICAL_SHAPES if shape.codec not in there)]
+
+
+def picture(profile: Profile, colour: bool, unicode: bool) -> list[str]:
+    """The profile for people: reads by threads, experts by codec, then what follows for the split."""
+    reads = [
+        Bar(f"{entry.threads} thread{'s' if entry.threads > 1 else ''}", _rate(entry.rate), entry.rate.median)
+        for entry in profile.reads
+    ]
+    experts = [
+        Bar(_shape(entry), f"{_rate(entry.rate)}  {_share(entry)}", entry.rate.median) for entry in profile.experts
+    ]
+    threads = profile.experts[0].threads if profile.experts else 0
+    return [
+        styled("Memory reads, GB/s: median (range)", "1", colour),
+        *draw(reads, _BAR_CELLS, unicode),
+        "",
+        styled(f"Experts on {threads} threads (B_H), GB/s: median (range), share of reads", "1", colour),
+        *draw(experts, _BAR_CELLS, unicode),
+        "",
+        styled("Split", "1", colour),
+        NO_LINK if profile.link is None else f"B_P {_rate(profile.link)}",
+        "So every expert is computed on the CPU, in place.",
+    ]
+
+
+def _shape(entry: ExpertRate) -> str:
+    return f"{entry.codec} {entry.hidden_size}x{entry.intermediate_size}"
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.median:.1f} ({rate.low:.1f}-{rate.high:.1f})"
