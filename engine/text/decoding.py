@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,8 +12,7 @@ from engine.base.errors import UnsupportedError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-_PIECEWISE = frozenset({"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece", "BPEDecoder"})
+_PIECEWISE = frozenset({"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"})
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -47,7 +45,8 @@ class Decoding:
         self._bytes_of = byte_alphabet()
         steps = decoder_steps(tokenizer)
         self.byte_level = steps == ["ByteLevel"]
-        self.byte_fallback = "ByteFallback" in steps
+        self.byte_tokens = _byte_tokens(tokenizer) if "ByteFallback" in steps else {}
+        """The bytes that tokens written `<0xE2>` stand for."""
         if not self.byte_level and not _PIECEWISE.issuperset(steps):
             raise UnsupportedError(
                 f"The tokenizer decodes with {', '.join(steps)}, which this release does not know.",
@@ -64,7 +63,7 @@ class Decoding:
         """The bytes of one token in the middle of a text: half a character may be among them."""
         if self.byte_level:
             return self.raw_bytes(token)
-        byte = self.byte_token(token)
+        byte = self.byte_tokens.get(token)
         return self.piece(token).encode() if byte is None else bytes([byte])
 
     def raw_bytes(self, token: int) -> bytes:
@@ -83,12 +82,9 @@ class Decoding:
         assert isinstance(known, str)
         return known
 
-    def byte_token(self, token: int) -> int | None:
-        """The byte that a `<0xE2>` token stands for, None for all other tokens."""
-        if not self.byte_fallback:
-            return None
-        found = _BYTE_TOKEN.fullmatch(self._tokenizer.id_to_token(token) or "")
-        return int(found[1], 16) if found else None
+    def knows(self, token: int) -> bool:
+        """Whether the vocabulary has `token`; a model's output may be wider."""
+        return self._tokenizer.id_to_token(token) is not None
 
     def text_of_all(self, tokens: Sequence[int]) -> str:
         """The text of a whole sequence."""
@@ -146,11 +142,13 @@ class _PieceDecoder:
 
     def push(self, token: int) -> str:
         decoding = self._decoding
-        if decoding.byte_token(token) is not None:
+        if token in decoding.byte_tokens:
             self._held.append(token)
             return ""
         if self._started and not self._held:
             return decoding.piece(token)
+        if not decoding.knows(token):
+            return ""
         self._held.append(token)
         return self._release()
 
@@ -166,6 +164,12 @@ class _PieceDecoder:
         if self._started:
             self._held.clear()
         return text
+
+
+def _byte_tokens(tokenizer: Tokenizer) -> dict[int, int]:
+    spellings = {spelling: byte for byte in range(256) for spelling in (f"<0x{byte:02X}>", f"<0x{byte:02x}>")}
+    found = ((tokenizer.token_to_id(spelling), byte) for spelling, byte in spellings.items())
+    return {token: byte for token, byte in found if token is not None}
 
 
 def decoder_steps(tokenizer: Tokenizer) -> list[str]:

@@ -7,22 +7,24 @@ budget keeps them from the machine: a template that loops for ever or writes wit
 from __future__ import annotations
 
 import re
-import time
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import jinja2
 import jinja2.ext
 from jinja2 import nodes
-from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from engine.text.template_library import FILTERS, GLOBALS, GenerationBlocks
+from engine.text.budget import Budget
+from engine.text.template_library import FILTERS, GLOBALS, LARGEST_INDENT, GenerationBlocks
 
-BUDGET_VARIABLE = "_budget"
-"""The template variable that carries the `Budget` of one rendering; templates have no use for it."""
+# Filters of our own that are put into compiled templates; with a space in the name no template can call them.
+_BOOK_TURN = "book turn"
+_CONCATENATE = "concatenate values"
 
 # Without use for chats, and each able to make much of little.
 _REMOVED_FILTERS = (
@@ -33,39 +35,10 @@ _REMOVED_STRING_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "
 _WIDE_PERCENT = re.compile(r"%[^A-Za-z%]*(?:\d{4}|\*)")
 _WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\d{4}|\{)")
 _LARGEST_EXPONENT = 64
-_LARGEST_INDENT = 64
-
-
-class BudgetExceededError(TemplateError):
-    """The template took more time, steps or memory than any honest one needs."""
-
-
-class Budget:
-    """What one rendering may cost: turns of loops and macros, characters built and written, seconds."""
-
-    def __init__(self, steps: int = 1_000_000, characters: int = 1 << 28, seconds: float = 10.0) -> None:
-        self._steps_left = steps
-        self._characters_left = characters
-        self._deadline = time.monotonic() + seconds
-
-    def step(self, characters: int) -> None:
-        """Books one turn that writes `characters`."""
-        self._steps_left -= 1
-        if self._steps_left < 0:
-            raise BudgetExceededError("it runs for too many steps")
-        if time.monotonic() > self._deadline:
-            raise BudgetExceededError("it takes too long")
-        self.build(characters)
-
-    def build(self, characters: int) -> None:
-        """Books a text of `characters`; call it before a text that may be huge is made."""
-        self._characters_left -= characters
-        if self._characters_left < 0:
-            raise BudgetExceededError("it builds too much text")
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox with transformers' filters and globals. Render with a `Budget` in `BUDGET_VARIABLE`."""
+    """The sandbox with transformers' filters and globals. Templates are rendered by `render`, within a budget."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -74,20 +47,24 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[GenerationBlocks, jinja2.ext.loopcontrols],
-            finalize=_book_output,
+            finalize=self._book_output,
         )
         for name in _REMOVED_FILTERS:
             del self.filters[name]
         del self.globals["lipsum"]
         self.filters.update(FILTERS)
         self.globals.update(GLOBALS)
-        for name, guarded in (("format", _format), ("indent", _indent), ("join", _join), ("replace", _replace)):
-            self.filters[name] = guarded(self.filters[name])
+        # one for each thread that renders; out of the reach of templates, unlike a variable of theirs
+        self._budget: ContextVar[Budget] = ContextVar("budget")
+        self._unguarded = {name: self.filters[name] for name in ("format", "indent", "join", "replace")}
+        self.filters.update(format=self._format, indent=self._indent, join=self._join, replace=self._replace)
+        self.filters.update({_BOOK_TURN: self._book_turn, _CONCATENATE: self._concatenate})
 
     def compile_budgeted(self, tree: nodes.Template) -> jinja2.Template:
         """Compiles `tree` so that each turn of a loop and each call of a macro is booked. Changes `tree`."""
         for concat in list(tree.find_all(nodes.Concat)):  # `~` is none of the operators that a sandbox may intercept
-            concat.nodes = [nodes.Call(nodes.EnvironmentAttribute("concatenated"), concat.nodes, [], None, None)]
+            values = nodes.List(concat.nodes)
+            concat.nodes = [nodes.Filter(values, _CONCATENATE, [], [], None, None)]
         repeated: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
             *tree.find_all(nodes.For),
             *tree.find_all(nodes.Macro),
@@ -95,33 +72,28 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         ]
         for block in repeated:
             written = sum(len(data.data) for child in block.body for data in child.find_all(nodes.TemplateData))
-            booking = nodes.Call(nodes.EnvironmentAttribute("book"), [nodes.Const(written)], [], None, None)
+            booking = nodes.Filter(nodes.Const(written), _BOOK_TURN, [], [], None, None)
             block.body.insert(0, nodes.ExprStmt(booking, lineno=block.lineno))
         tree.set_environment(self)
         return self.from_string(tree)
 
-    @staticmethod
-    @jinja2.pass_context
-    def book(context: Context, characters: int) -> None:
-        """Books one turn of the rendering that `context` belongs to."""
-        _budget(context).step(characters)
-
-    @staticmethod
-    @jinja2.pass_context
-    def concatenated(context: Context, *values: object) -> str:
-        """What `a ~ b ~ c` makes."""
-        texts = [str(value) for value in values]
-        _budget(context).build(sum(map(len, texts)))
-        return "".join(texts)
+    def render(self, template: jinja2.Template, variables: Mapping[str, Any], budget: Budget) -> str:
+        """What `template`, compiled here, makes of `variables`; BudgetExceededError when that costs too much."""
+        before = self._budget.set(budget)
+        try:
+            return template.render(variables)
+        finally:
+            self._budget.reset(before)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        budget = _budget(context)
-        if operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-            budget.build(len(left) + len(right))
+        budget = self._budget.get()
+        if operator == "+":
+            budget.build_value(left)
+            budget.build_value(right)
         elif operator == "*":
             for many, times in ((left, right), (right, left)):
-                if isinstance(many, str | list | tuple) and isinstance(times, int):
-                    budget.build(len(many) * max(times, 0))
+                if isinstance(times, int):
+                    budget.build_value(many, max(times, 0))
         elif operator == "%" and isinstance(left, str):
             _refuse(_WIDE_PERCENT.search(left), f"the format {left[:40]!r}")
         elif operator == "**":
@@ -130,8 +102,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(__obj, types.BuiltinMethodType) and isinstance(__obj.__self__, str):
-            grown = _grown_length(__obj.__self__, __obj.__name__, args)
-            _budget(__context).build(grown)
+            __self._budget.get().build(_grown_length(__obj.__self__, __obj.__name__, args))
         return super().call(__context, __obj, *args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -145,19 +116,44 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             _refuse(_WIDE_BRACES.search(value.__self__), f"the format {value.__self__[:40]!r}")
         return wrapped
 
+    # jinja2 computes filters of constants while it compiles, unless they ask for the context, as most of these do.
 
-def _budget(context: Context) -> Budget:
-    budget = context.parent[BUDGET_VARIABLE]  # not resolve(): the template may set a variable of this name
-    assert isinstance(budget, Budget)
-    return budget
+    @jinja2.pass_context
+    def _book_output(self, context: Context, value: Any) -> str:
+        """Books what an expression writes; jinja2 passes each through here."""
+        text = value if isinstance(value, str) else str(value)
+        self._budget.get().build(len(text))
+        return text
 
+    @jinja2.pass_context
+    def _book_turn(self, context: Context, characters: int) -> None:
+        self._budget.get().step(characters)
 
-@jinja2.pass_context
-def _book_output(context: Context, value: Any) -> Any:
-    """Books what an expression writes; jinja2 calls it for each."""
-    text = value if isinstance(value, str) else str(value)
-    _budget(context).build(len(text))
-    return text
+    @jinja2.pass_context
+    def _concatenate(self, context: Context, values: list[Any]) -> str:
+        texts = [str(value) for value in values]
+        self._budget.get().build(sum(map(len, texts)))
+        return "".join(texts)
+
+    @jinja2.pass_context
+    def _join(self, context: Context, value: Any, d: str = "", attribute: str | int | None = None) -> Any:
+        values = list(value)
+        self._budget.get().build(_grown_length(str(d), "join", (values if attribute is None else len(values) * [""],)))
+        return self._unguarded["join"](context.eval_ctx, values, d, attribute)
+
+    @jinja2.pass_context
+    def _replace(self, context: Context, s: Any, old: Any, new: Any, count: int | None = None) -> Any:
+        self._budget.get().build(_grown_length(str(s), "replace", (str(old), str(new))))
+        return self._unguarded["replace"](context.eval_ctx, s, old, new, count)
+
+    def _format(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        _refuse(_WIDE_PERCENT.search(str(value)), f"the format {str(value)[:40]!r}")
+        return self._unguarded["format"](value, *args, **kwargs)
+
+    def _indent(self, s: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
+        size = len(width) if isinstance(width, str) else width
+        _refuse(size > LARGEST_INDENT, f"an indent of {size}")
+        return self._unguarded["indent"](s, width, first, blank)
 
 
 def _refuse(found: object, what: str) -> None:
@@ -172,45 +168,3 @@ def _grown_length(text: str, method: str, args: tuple[Any, ...]) -> int:
     if method == "join" and args and isinstance(args[0], str | list | tuple):
         return len(args[0]) * len(text) + sum(len(part) for part in args[0] if isinstance(part, str))
     return len(text)
-
-
-Filter = Callable[..., Any]
-
-
-def _format(original: Filter) -> Filter:
-    def format(value: Any, *args: Any, **kwargs: Any) -> Any:
-        _refuse(_WIDE_PERCENT.search(str(value)), f"the format {str(value)[:40]!r}")
-        return original(value, *args, **kwargs)
-
-    return format
-
-
-def _indent(original: Filter) -> Filter:
-    def indent(s: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
-        size = len(width) if isinstance(width, str) else width
-        _refuse(size > _LARGEST_INDENT, f"an indent of {size}")
-        return original(s, width, first, blank)
-
-    return indent
-
-
-def _join(original: Filter) -> Filter:
-    @jinja2.pass_context
-    def join(context: Context, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
-        values = list(value)
-        if attribute is None:
-            _budget(context).build(_grown_length(str(d), "join", (values,)))
-        else:
-            _budget(context).build(len(values) * len(str(d)))
-        return original(context.eval_ctx, values, d, attribute)
-
-    return join
-
-
-def _replace(original: Filter) -> Filter:
-    @jinja2.pass_context
-    def replace(context: Context, s: Any, old: Any, new: Any, count: int | None = None) -> Any:
-        _budget(context).build(_grown_length(str(s), "replace", (str(old), str(new))))
-        return original(context.eval_ctx, s, old, new, count)
-
-    return replace

@@ -11,12 +11,24 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from engine.base.errors import UnsupportedError, UsageError
+from engine.text.budget import Budget, BudgetExceededError
 from engine.text.guard import Fence, Guard
-from engine.text.sandbox import BUDGET_VARIABLE, Budget, BudgetExceededError, TemplateEnvironment
+from engine.text.sandbox import TemplateEnvironment
 from engine.text.template_library import RefusedError
 
 _LARGEST_SOURCE = 1 << 20
+_OTHER = "Use completions, or a checkpoint with another template."
+# what code of a template can raise by itself
+_FAILURES = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _MARK = "q7"  # a content that no template writes of itself
+
+
+class TemplateFailureError(UsageError):
+    """The template does not take this conversation."""
+
+
+class TemplateStoppedError(UnsupportedError):
+    """The template costs more than any honest one."""
 
 
 @dataclass(frozen=True)
@@ -39,38 +51,40 @@ class Template:
         if len(source) > _LARGEST_SOURCE:
             raise UnsupportedError(
                 f"The model's chat template is {len(source)} characters long; at most {_LARGEST_SOURCE} are allowed.",
-                "Use completions, or a checkpoint with another template.",
+                _OTHER,
             )
         self._guard = guard
         self._variables = {name: guard.seal(text) for name, text in variables.items()}
-        environment = TemplateEnvironment()
+        self._environment = TemplateEnvironment()
         try:
-            tree = environment.parse(source)
+            tree = self._environment.parse(source)
             for literal in tree.find_all((nodes.TemplateData, nodes.Const)):
                 if isinstance(literal, nodes.TemplateData):
                     literal.data = guard.seal(literal.data)
                 elif isinstance(literal, nodes.Const) and isinstance(literal.value, str):
                     literal.value = guard.seal(literal.value)
-            self._template = environment.compile_budgeted(tree)
+            self._template = self._environment.compile_budgeted(tree)
         except (TemplateSyntaxError, RecursionError) as error:
             line = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
             raise UnsupportedError(
                 f"The model's chat template cannot be compiled{line}: {error}.",
-                "Use completions, or a checkpoint with another template.",
+                _OTHER,
             ) from error
 
-    def render(self, variables: Mapping[str, Any]) -> str:
-        """The sealed text for `variables` (`messages`, `tools`, ...). Raises TemplateFailure."""
-        variables = {**self._variables, **variables, BUDGET_VARIABLE: Budget()}
+    def render(self, variables: Mapping[str, Any], budget: Budget | None = None) -> str:
+        """The sealed text for `variables` (`messages`, `tools`, ...).
+
+        Raises TemplateFailureError for a conversation that the template does not take, TemplateStoppedError where it
+        costs more than `budget`, by default what any honest template can do with.
+        """
         try:
-            return self._template.render(variables)
+            return self._environment.render(self._template, {**self._variables, **variables}, budget or Budget())
         except RefusedError as error:
             raise TemplateFailureError(f"The model's chat template refuses the conversation: {error}.") from error
-        except BudgetExceededError as error:
-            raise TemplateFailureError(f"The model's chat template was stopped because {error}.") from error
-        except (TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError) as error:
-            raise TemplateFailureError(f"The model's chat template fails on the conversation: {error}.") from error
-        except (TypeError, ValueError) as error:
+        except (BudgetExceededError, MemoryError) as error:
+            reason = str(error) or "it takes too much memory"
+            raise TemplateStoppedError(f"The model's chat template was stopped because {reason}.", _OTHER) from error
+        except _FAILURES as error:
             raise TemplateFailureError(f"The model's chat template fails on the conversation: {error}.") from error
 
     @cached_property
@@ -99,10 +113,9 @@ class Template:
     def _probe(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """What a harmless conversation renders to; nothing where the template fails on it."""
         try:
-            return self.render({"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True})
+            return self.render(
+                {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True},
+                Budget(steps=20_000, characters=1 << 24, seconds=3.0),
+            )
         except TemplateFailureError:
             return ""
-
-
-class TemplateFailureError(UsageError):
-    """The template could not render a conversation."""

@@ -13,7 +13,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
-_LARGEST_INDENT = 64
+LARGEST_INDENT = 64
 
 
 class RefusedError(TemplateError):
@@ -44,7 +44,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON as it is; jinja2's own filter would escape `<`, `>` and `&` for HTML."""
-    if isinstance(indent, int) and indent > _LARGEST_INDENT:
+    if isinstance(indent, int) and indent > LARGEST_INDENT:
         raise SecurityError(f"an indent of {indent} is not allowed in a chat template")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
