@@ -1,0 +1,86 @@
+"""The rule by which somebody's flags meet a loaded model."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.base.errors import DoesNotFitError, UnsupportedError, UsageError
+from engine.front.attach import Decision, LoadFlags, Running, Step, decide, pick_device
+
+RUNNING = Running(device="cpu", threads=4, context=2048, kv_tokens=8192, kv_bytes_per_token=1000)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        LoadFlags(),
+        LoadFlags(device="auto"),
+        LoadFlags(device="cpu", threads=4, context=2048, kv_tokens=8192),
+        LoadFlags(kv_tokens=8180),  # the same whole pages
+        LoadFlags(kv_bytes=8_200_000),
+        LoadFlags(experts="37%"),  # means nothing on the cpu
+    ],
+)
+def test_flags_that_hold_attach(asked: LoadFlags) -> None:
+    for busy in (False, True):
+        assert decide(RUNNING, asked, busy) == Decision(Step.ATTACH)
+
+
+@pytest.mark.parametrize("asked", [LoadFlags(kv_tokens=4096), LoadFlags(kv_bytes=10**7), LoadFlags(kv_tokens=9000)])
+def test_context_memory_moves_even_while_requests_run(asked: LoadFlags) -> None:
+    for busy in (False, True):
+        assert decide(RUNNING, asked, busy).step is Step.RESIZE
+
+
+@pytest.mark.parametrize(
+    ("asked", "mismatch"),
+    [
+        (LoadFlags(threads=2), "--threads 2 (it runs with 4)"),
+        (LoadFlags(context=4096), "--context 4096 (it has 2048)"),
+        (LoadFlags(context=1024), "--context 1024 (it has 2048)"),
+        (LoadFlags(threads=2, kv_tokens=1024), "--threads 2 (it runs with 4)"),
+        (LoadFlags(device="cuda"), "--device cuda (it runs on cpu)"),
+    ],
+)
+def test_anything_else_restarts_an_idle_worker_and_is_refused_by_a_busy_one(asked: LoadFlags, mismatch: str) -> None:
+    assert decide(RUNNING, asked, busy=False) == Decision(Step.RESTART, (mismatch,))
+    assert decide(RUNNING, asked, busy=True) == Decision(Step.REFUSE, (mismatch,))
+
+
+def test_flags_that_contradict_each_other_stop_nothing() -> None:
+    with pytest.raises(DoesNotFitError, match="--context 4096 needs 3072 tokens more than --kv leaves"):
+        decide(RUNNING, LoadFlags(context=4096, kv_tokens=1024), busy=False)
+
+
+def test_flags_over_defaults_take_the_kv_fields_as_one() -> None:
+    defaults = LoadFlags(device="auto", threads=8, kv_bytes=10**9)
+    assert LoadFlags(kv_tokens=64).over(defaults) == LoadFlags(device="auto", threads=8, kv_tokens=64)
+    assert LoadFlags(threads=1).over(defaults) == LoadFlags(device="auto", threads=1, kv_bytes=10**9)
+
+
+def test_devices_of_this_release() -> None:
+    assert {pick_device(name) for name in (None, "auto", "cpu")} == {"cpu"}
+    for name in ("cuda", "sim"):
+        with pytest.raises(UnsupportedError, match=f"--device {name}"):
+            pick_device(name)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"threads": 0},
+        {"threads": True},
+        {"threads": "2"},
+        {"context": 1.5},
+        {"kv_bytes": -1},
+        {"kv_tokens": 2**63},
+        {"device": "tpu"},
+        {"device": 5},
+        {"experts": 5},
+        {"experts": "many"},
+        {"kv_tokens": 1, "kv_bytes": 1},
+    ],
+)
+def test_bad_flags_are_usage_errors(table: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        LoadFlags.from_json(table)
