@@ -108,7 +108,8 @@ def picture(profile: Profile, colour: bool, unicode: bool) -> list[str]:
         for entry in profile.reads
     ]
     experts = [
-        Bar(_shape(entry), f"{_rate(entry.rate)}  {_share(entry)}", entry.rate.median) for entry in profile.experts
+        Bar(_shape(entry), f"{_rate(entry.rate)}  {entry.share.median:.2f}", entry.rate.median)
+        for entry in profile.experts
     ]
     threads = profile.experts[0].threads if profile.experts else 0
     return [
