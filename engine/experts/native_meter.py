@@ -83,7 +83,7 @@ class NativeMeter:
             )
         if self._held != shape:
             filled = self._buffer[: records.count * records.record_bytes].reshape(records.count, records.record_bytes)
-            filled[:] = _record(records, self._random)
+            filled[:] = example_record(shape, self._random)[1]
             self._held = shape
         return records
 
@@ -104,17 +104,18 @@ def _fields(shape: ExpertShape) -> tuple[Field, ...]:
     return gate_up, Field("down", down, align(gate_up.stored_bytes, FIELD_ALIGNMENT))
 
 
-def _record(records: _Records, random: np.random.Generator) -> NDArray[np.uint8]:
-    """One record of ordinary weights."""
-    record = np.zeros(records.record_bytes, np.uint8)
-    for field in records.fields:
+def example_record(shape: ExpertShape, random: np.random.Generator) -> tuple[tuple[Field, ...], NDArray[np.uint8]]:
+    """The fields of one expert's record, and its bytes: random weights of ordinary size."""
+    fields = _fields(shape)
+    record = np.zeros(record_size(fields), np.uint8)
+    for field in fields:
         raw = _raw_rows(field.shape, random)
         tile = CODECS[field.shape.codec].tile_bytes(field.shape.cols)
         stored = record[field.offset : field.offset + field.stored_bytes]
         turns = 2 if field.name == GATE_UP else 1
         for turn in range(turns):
             _native.pack_rows(field.shape.codec, raw, field.shape.cols, stored[turn * tile :], turns * tile)
-    return record
+    return fields, record
 
 
 def _raw_rows(shape: Shape, random: np.random.Generator) -> NDArray[np.uint8]:

