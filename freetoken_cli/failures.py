@@ -92,6 +92,22 @@ def _os_error(error: OSError) -> tuple[str, str, int]:
     return f"{error.strerror or error}{where}.", "", 1
 
 
+def open_missing_streams() -> None:
+    """Give the null device to standard streams that were closed before we began.
+
+    Otherwise the next file or socket would get such a number, and what is printed would end up in it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stdin is None:
+        sys.stdin = open(0)  # noqa: SIM115 - it stays open as long as the process
+    if sys.stdout is None:
+        sys.stdout = open(1, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w")  # noqa: SIM115
+
+
 def silence_broken_streams() -> None:
     """Point closed standard streams at the null device, so that flushing them at exit says nothing."""
     for stream in (sys.stdout, sys.stderr):

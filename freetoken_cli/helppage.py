@@ -96,7 +96,8 @@ def heading(title: str) -> str:
 
 
 def with_suggestion(error: Any, command: Any, ctx: Any) -> Any:
-    """The same usage error, with the nearest flag of `command` when the flag is not known."""
+    """The same usage error with its command, and with the nearest flag of it when the flag is not known."""
+    error.ctx = error.ctx or ctx
     # The class is private to whichever click typer uses; its name and field are the same in all of them.
     if type(error).__name__ != "NoSuchOption":
         return error

@@ -18,16 +18,12 @@ def read_prompt(argument: str | None, output: Output) -> str | None:
 
     `-` reads stdin even from a terminal. Raises UsageError when there is nothing to answer.
     """
-    stdin: TextIO | None = sys.stdin
-    interactive = stdin is not None and is_terminal(stdin)
+    interactive = is_terminal(sys.stdin)
+    piped = ""
     if argument == "-":
-        if stdin is None:
-            raise UsageError("stdin is closed, so - has nothing to read.")
-        argument, piped = None, _read(stdin, output)
-    elif interactive or stdin is None:
-        piped = ""
-    else:
-        piped = _read(stdin, output)
+        argument, piped = None, _read(sys.stdin, output)
+    elif not interactive:
+        piped = _read(sys.stdin, output)
     text = "\n\n".join(part for part in (piped.strip("\n"), argument or "") if part.strip())
     if text:
         return text

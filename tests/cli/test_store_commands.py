@@ -1,0 +1,210 @@
+"""pull, convert, list, show, rm and verify on a tiny checkpoint."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.cli.harness import PROGRAM, FakeFront, Home
+from tests.cli.tiny import write_tiny_checkpoint
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoints") / "Tiny-Mixtral")
+
+
+@pytest.fixture(scope="session")
+def converted(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint as FTW, made once and copied by tests."""
+    from engine.files.convert import convert
+    from engine.text.gguf_tokenizer import write_tokenizer
+
+    folder = tmp_path_factory.mktemp("converted") / "tiny"
+    convert(checkpoint, folder, write_tokenizer=write_tokenizer)
+    return folder
+
+
+@pytest.fixture
+def stored(home: Home, converted: Path) -> Home:
+    """A home whose store has the model `tiny`."""
+    shutil.copytree(converted, home.paths.store / "tiny")
+    return home
+
+
+def test_pull_takes_a_folder_in_and_says_what_it_takes(home: Home, checkpoint: Path) -> None:
+    done = home.run("pull", str(checkpoint))
+    assert (done.returncode, done.stdout) == (0, "tiny-mixtral\n")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("tiny-mixtral: ")
+    assert "fits in memory" in first
+    assert second == "Converting tiny-mixtral"
+    again = home.run("pull", str(checkpoint), "--json")
+    assert json.loads(again.stdout)["present"] is True
+
+
+def test_pull_under_another_name_and_dry(home: Home, checkpoint: Path) -> None:
+    dry = home.run("pull", str(checkpoint), "--name", "mine", "--dry-run", "--json")
+    plan = json.loads(dry.stdout)
+    assert (plan["name"], plan["fits"], plan["fetch"]) == ("mine", True, 0)
+    assert not home.paths.store.exists()
+    assert home.run("pull", str(checkpoint), "--name", "mine", "-q").stdout == "mine\n"
+    assert home.run("list", "-q").stdout == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["pull", "./nowhere"], 3, "nowhere"),
+        (["pull", "demo", "--name", "a/b"], 2, "a/b"),
+        (["convert", "./nowhere"], 3, "nowhere"),
+        (["convert", "x", "y", "--name", "z"], 2, "--name"),
+        (["show", "nothing"], 3, "nothing"),
+        (["verify", "nothing"], 3, "nothing"),
+        (["rm", "nothing", "--yes"], 3, "nothing"),
+        (["run", "./model.gguf", "hi"], 2, "freetoken pull ./model.gguf"),
+        (["doctor", "./nowhere"], 3, "nowhere"),
+        (["bench", "nothing"], 3, "nothing"),
+        (["run", "nothing", "--estimate"], 3, "nothing"),
+    ],
+)
+def test_refusals(home: Home, args: list[str], code: int, words: str) -> None:
+    done = home.run(*args)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_convert_into_a_folder_refuses_to_overwrite(home: Home, checkpoint: Path) -> None:
+    done = home.run("convert", str(checkpoint), "out.ftw")
+    assert (done.returncode, done.stdout) == (0, "out.ftw\n")
+    assert home.run("convert", str(checkpoint), "out.ftw").returncode == 2
+    assert home.run("convert", str(checkpoint), "out.ftw", "--force").returncode == 0
+    assert home.run("verify", "./out.ftw").returncode == 0
+
+
+def test_convert_into_the_store(home: Home, checkpoint: Path) -> None:
+    done = home.run("convert", str(checkpoint), "--name", "mine", "--json")
+    assert json.loads(done.stdout)["folder"] == str(home.paths.store / "mine")
+
+
+def test_list_in_its_three_forms(stored: Home) -> None:
+    table = [line.split() for line in stored.run("list").stdout.splitlines()]
+    assert table[0] == ["NAME", "SIZE", "FORMAT", "MODIFIED"]
+    assert table[1][0] == "tiny"
+    assert table[1][3] == "f32"
+    assert stored.run("list", "-q").stdout == "tiny\n"
+    (model,) = json.loads(stored.run("list", "--json").stdout)["models"]
+    assert (model["name"], model["format"], model["state"]) == ("tiny", "f32", "ready")
+
+
+def test_list_shows_what_is_damaged_and_unfinished(stored: Home) -> None:
+    (stored.paths.store / "half.partial").mkdir()
+    shutil.copytree(stored.paths.store / "tiny", stored.paths.store / "bad")
+    (stored.paths.store / "bad/dense.safetensors").write_bytes(b"")
+    done = stored.run("list")
+    assert done.returncode == 0
+    assert "(broken)" in done.stdout
+    assert "(partial)" in done.stdout
+    assert "dense.safetensors" in done.stderr
+
+
+def test_show(stored: Home) -> None:
+    text = stored.run("show", "tiny").stdout
+    assert "family      mixtral" in text
+    assert "4, 2 a token, width 96, in 2 layers" in text
+    document = json.loads(stored.run("show", "tiny", "--json").stdout)
+    assert (document["version"], document["family"], document["layers"]) == (1, "mixtral", 2)
+    assert stored.run("show", "tiny", "-q").stdout == "tiny\n"
+    assert "Did you mean tiny?" in stored.run("show", "tny").stderr
+
+
+def test_verify_names_what_was_altered(stored: Home) -> None:
+    good = stored.run("verify", "tiny")
+    assert good.returncode == 0
+    assert good.stdout.startswith("tiny: ")
+    (bank,) = (stored.paths.store / "tiny").glob("*.bank")
+    content = bytearray(bank.read_bytes())
+    content[5] ^= 1
+    bank.write_bytes(content)
+    bad = stored.run("verify", "tiny")
+    assert bad.returncode == 1
+    assert "expert 0 of MoE layer 0" in bad.stderr
+    assert json.loads(stored.run("verify", "tiny", "--json").stdout)["problems"]
+
+
+def test_rm_from_a_script_needs_yes(stored: Home) -> None:
+    assert stored.run("rm", "tiny").returncode == 2
+    assert stored.run("list", "-q").stdout == "tiny\n"
+    done = stored.run("rm", "tiny", "--yes")
+    assert (done.returncode, done.stdout) == (0, "tiny\n")
+    assert stored.run("list", "-q").stdout == ""
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, ""), ("n", 2, "tiny\n"), ("", 2, "tiny\n")])
+def test_rm_asks_on_a_terminal(stored: Home, answer: str, code: int, left: str) -> None:
+    child = pexpect.spawn(
+        PROGRAM[0], [*PROGRAM[1:], "rm", "tiny"], env=stored.environment, cwd=str(stored.folder), encoding="utf-8"
+    )
+    child.expect_exact("Remove tiny (")
+    child.sendline(answer)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == code
+    assert stored.run("list", "-q").stdout == left
+
+
+def test_rm_removes_all_or_nothing(stored: Home) -> None:
+    assert stored.run("rm", "tiny", "other", "--yes").returncode == 3
+    assert stored.run("list", "-q").stdout == "tiny\n"
+
+
+def test_rm_leaves_a_loaded_model_alone(stored: Home, front: FakeFront) -> None:
+    stored.run("run", "tiny", "hi")
+    done = stored.run("rm", "tiny", "--yes")
+    assert done.returncode == 1
+    assert "freetoken stop tiny" in done.stderr
+    assert stored.run("list", "-q").stdout == "tiny\n"
+
+
+def test_estimate_states_everything_and_loads_nothing(stored: Home) -> None:
+    done = stored.run("run", "tiny", "--estimate", "--kv", "1k")
+    assert done.returncode == 0
+    for label in ("weights", "kv", "RAM", "VRAM", "a token", "speed", "fits"):
+        assert f"\n{label} " in done.stdout
+    assert "freetoken probe" in done.stdout
+    document = json.loads(stored.run("run", "tiny", "--estimate", "--json", "--kv", "1k").stdout)
+    assert (document["kv_tokens"], document["fits"], document["vram"]) == (1024, True, 0)
+    # keys and values of 2 heads of 16, in 2 layers, 2 bytes each
+    assert document["kv_bytes"] == 1024 * 2 * (2 * 16 * 2) * 2
+    assert stored.run("ps", "-q").stdout == ""
+
+
+def test_an_estimate_that_does_not_fit_says_which_number_and_flag(stored: Home) -> None:
+    done = stored.run("run", "tiny", "--estimate", "--kv", "9000G")
+    assert done.returncode == 4
+    assert "more than the" in done.stderr
+    assert "--kv" in done.stderr
+    assert "fits     no" in done.stdout
+
+
+def test_doctor_looks_at_a_checkpoint(home: Home, checkpoint: Path) -> None:
+    done = home.run("doctor", str(checkpoint))
+    assert done.returncode == 0
+    assert "mixtral, 2 layers, hidden 64, 4 experts, 2 a token" in done.stdout
+
+
+def test_doctor_names_an_unknown_family(home: Home, checkpoint: Path) -> None:
+    folder = home.folder / "strange"
+    shutil.copytree(checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mixtrall", "architectures": ["MixtrallForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    done = home.run("doctor", str(folder))
+    assert done.returncode == 1
+    assert "mixtrall" in done.stdout
+    pulled = home.run("pull", str(folder))
+    assert pulled.returncode == 1
+    assert not home.paths.store.exists()
