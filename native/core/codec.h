@@ -11,7 +11,7 @@
 
 namespace freetoken {
 
-enum class Codec : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, mxfp4 };
+enum class Codec { f32, f16, bf16, q8_0, q4_0, q4_1, mxfp4 };
 
 struct CodecInfo {
     Codec codec;

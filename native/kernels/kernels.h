@@ -21,7 +21,7 @@ struct PackedMatrix {
 
 // How activations are packed before a product: blocks of 32 rounded to 16 bits for integer codecs, plain f32 for float
 // codecs. A row packed once serves every matrix of the same form and number of columns.
-enum class ActivationForm : uint8_t { f32, q16 };
+enum class ActivationForm { f32, q16 };
 
 static constexpr ActivationForm activation_form(Codec codec) {
     return is_float(codec) ? ActivationForm::f32 : ActivationForm::q16;
@@ -36,7 +36,7 @@ struct Activations {
     const uint8_t* row(int t) const { return data + static_cast<size_t>(index != nullptr ? index[t] : t) * stride; }
 };
 
-enum class GluKind : uint8_t { silu, clamped_silu };
+enum class GluKind { silu, clamped_silu };
 
 // silu: silu(gate) * up. clamped_silu: as in gpt-oss, with its alpha and limit.
 struct Glu {

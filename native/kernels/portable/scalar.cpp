@@ -102,7 +102,7 @@ float integer_dot(const PackedMatrix& m, const uint8_t* tile, int row, const uin
         float acc = 0.0f;
         for (int b = segment_begin(s, blocks); b < segment_begin(s + 1, blocks); ++b) {
             const int within = b % info.group_blocks;
-            const uint8_t* group = tile + static_cast<size_t>(b / info.group_blocks) * group_bytes;
+            const uint8_t* group = tile + static_cast<ptrdiff_t>(b / info.group_blocks) * group_bytes;
             const uint8_t* scales = group + within * info.scale_bytes * kTileRows;
             int w[kBlock];
             decode_codes(m.codec, group + kScaleLine + within * tile_code_bytes, row, w);
