@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,8 +64,7 @@ def convert(
     written; UsageError when `dest` is there or settings would be mixed; BusyError while another process converts;
     DoesNotFitError when the disk is too small or full.
     """
-    if dest.exists() and not force:
-        raise UsageError(f"{dest} is there already.", "Name another destination, or replace it with --force.")
+    _check_destination(dest, force)
     checkpoint = open_checkpoint(source)
     try:
         job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle, sampling or {})
@@ -78,6 +78,16 @@ def convert(
             partial.finish(job.plan.sizes, replace=force)
     finally:
         checkpoint.close()
+
+
+def _check_destination(dest: Path, force: bool) -> None:
+    """What is there already may be replaced if it is asked for, and only if it is a model."""
+    if not os.path.lexists(dest):
+        return
+    if not (dest / MANIFEST_NAME).is_file():
+        raise UsageError(f"{dest} is there already, and is no converted model.", "Name another destination.")
+    if not force:
+        raise UsageError(f"{dest} is there already.", "Name another destination, or replace it with --force.")
 
 
 @dataclass(frozen=True)

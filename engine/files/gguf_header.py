@@ -122,6 +122,22 @@ class _Cursor:
         except UnicodeDecodeError:
             raise CorruptFileError(f"{self.path} holds text that is not UTF-8: {data[:60]!r}.") from None
 
+    def _strings(self, count: int) -> list[str]:
+        """As `string`, many times over: a vocabulary has hundreds of thousands."""
+        read, size, position = self._file.read, self.size, self.position
+        strings = []
+        try:
+            for _ in range(count):
+                length = int.from_bytes(read(8), "little")
+                position += 8 + length
+                if position > size:
+                    raise CorruptFileError(f"{self.path} is short: byte {position} is needed, it ends at {size}.")
+                strings.append(read(length).decode())
+        except UnicodeDecodeError as error:
+            raise CorruptFileError(f"{self.path} holds text that is not UTF-8: {error.object[:60]!r}.") from None
+        self.position = position
+        return strings
+
     def value(self, kind: int) -> Any:
         if kind == _STRING:
             return self.string()
@@ -132,7 +148,7 @@ class _Cursor:
     def _array(self) -> list[Any]:
         kind = self.unsigned(4)
         if kind == _STRING:
-            return [self.string() for _ in range(self.count("strings", 8))]
+            return self._strings(self.count("strings", 8))
         if kind == _ARRAY:
             raise UnsupportedError(f"{self.path} holds an array of arrays in its metadata.")
         return self._scalars(kind, self.count("numbers", self._scalar_bytes(kind)))

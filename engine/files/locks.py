@@ -7,17 +7,20 @@ import fcntl
 import os
 from pathlib import Path
 
-from engine.base.errors import BusyError
+from engine.base.errors import BusyError, FreetokenError
 
 
 def lock_folder(folder: Path, busy: str) -> int:
     """A descriptor of `folder`, made if absent, that holds its lock until it is closed.
 
-    Raises BusyError with the sentence `busy` when another process holds it.
+    Raises BusyError with the sentence `busy` when another process holds it, FreetokenError when it cannot be made.
     """
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise FreetokenError(f"The folder {folder} cannot be made: {error.strerror}.") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from engine.base.errors import DoesNotFitError, FreetokenError, UsageError
+from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, UsageError
 from engine.files.locks import lock_folder
 
 if TYPE_CHECKING:  # a listing of the store comes by here and should not wait for numpy
@@ -29,7 +29,8 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 class Partial:
     """The unfinished folder of one destination, locked against a second conversion.
 
-    As a context it translates a full disk into DoesNotFitError. `hashes` are those of the items already done.
+    As a context it turns a disk that is full into DoesNotFitError, and one that cannot be written into FreetokenError.
+    `hashes` are those of the items already done.
     """
 
     def __init__(self, dest: Path, fingerprint: Mapping[str, Any], discard_other: bool) -> None:
@@ -88,9 +89,9 @@ class Partial:
         os.fsync(self._journal)
         self.hashes += hashes
 
-    def start_writeback(self, file: str, start: int, stop: int) -> None:
-        """Asks the kernel to begin writing a range out, and to forget what is on disk already."""
-        os.posix_fadvise(self._files[file], start, stop - start, os.POSIX_FADV_DONTNEED)
+    def sync(self, file: str) -> None:
+        """Waits until what was written to `file` is on the disk."""
+        os.fdatasync(self._files[file])
 
     def read(self, file: str, start: int, stop: int) -> bytes:
         """What an earlier run wrote; shorter where the file ends before `stop`."""
@@ -104,23 +105,24 @@ class Partial:
     def finish(self, sizes: Mapping[str, int], replace: bool) -> None:
         """Checks the size of every file, then gives the folder its final name in one step.
 
-        `replace` allows a model of that name to be there already; it is removed after the new one is in place.
+        `replace` allows a model of that name to be there already; it is removed after the new one is in place. The
+        journal goes last: until then a kill costs nothing, and after it nobody looks for one.
         """
         for file, size in sizes.items():
             actual = (self.folder / file).stat().st_size
             if actual != size:
-                raise FreetokenError(f"{self.folder / file} has {actual} bytes instead of {size}.", "Convert again.")
-        (self.folder / JOURNAL_NAME).unlink()
+                raise CorruptFileError(f"{self.folder / file} has {actual} bytes instead of {size}.", "Convert again.")
         for path in self.folder.iterdir():
             _sync(path)
         _sync(self.folder)
         old = self.dest.with_name(f".{self.dest.name}.replaced")
-        if replace and self.dest.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        _discard(old)
+        if replace and os.path.lexists(self.dest):
             self.dest.rename(old)
         self.folder.rename(self.dest)
         _sync(self.dest.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        (self.dest / JOURNAL_NAME).unlink()
+        _discard(old)
 
     def __enter__(self) -> Self:
         return self
@@ -130,19 +132,30 @@ class Partial:
     ) -> None:
         for descriptor in (*self._files.values(), self._journal, self._lock):
             os.close(descriptor)
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        if not isinstance(error, OSError):
+            return
+        if error.errno in _NO_SPACE:
             raise DoesNotFitError(
                 f"The disk that holds {self.folder} is full.",
                 "What was written is kept: free some space and convert again to go on from there.",
             ) from error
+        raise FreetokenError(
+            f"{self.folder} cannot be written: {error.strerror}.",
+            "What was written is kept: convert again to go on from there.",
+        ) from error
 
 
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        _discard(path)
+
+
+def _discard(path: Path) -> None:
+    """Removes a file, a link or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview, offset: int | None = None) -> None:

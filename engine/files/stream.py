@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +26,13 @@ Progress = Callable[[int, int], None]
 class Pace:
     """How much work a kill may cost, and how the page cache is treated.
 
-    The journal is brought up to date after `save_bytes` or `save_seconds`. With `drop_cache` the pages that were read
-    and written are given back every `flush_bytes`, which also makes the disk begin to write them.
+    The journal is brought up to date after `save_bytes` or `save_seconds`; the disk begins to write after
+    `sync_bytes`. With `drop_cache` the pages that were read and written are given back each time.
     """
 
     save_bytes: int = 256 << 20
     save_seconds: float = 2.0
-    flush_bytes: int = 16 << 20
+    sync_bytes: int = 32 << 20
     drop_cache: bool = False
 
 
@@ -52,41 +53,51 @@ def stream(
     first = len(partial.hashes)
     partial.write(DENSE_NAME, 0, np.frombuffer(plan.dense_header, np.uint8))
     done = len(plan.dense_header) + sum(item.size for item in plan.items[:first])
-    saver = _Saver(partial, sources, pace)
-    for item in plan.items[first:]:
-        hasher = xxhash.xxh3_128()
-        offset = item.offset
-        for chunk in item_bytes(item, gather, pack):
-            hasher.update(chunk.data)
-            partial.write(item.file, offset, chunk)
-            offset += len(chunk)
-            saver.wrote(item.file, offset, len(chunk))
-            progress(done + offset - item.offset, plan.total_bytes)
-        if offset != item.offset + item.size:
-            raise AssertionError(f"{item.name} took {offset - item.offset} bytes instead of {item.size}")
-        done += item.size
-        saver.finished(hasher.hexdigest())
-    saver.save()
+    progress(done, plan.total_bytes)
+    with ThreadPoolExecutor(max_workers=1) as background:
+        saver = _Saver(partial, sources, pace, background)
+        for item in plan.items[first:]:
+            hasher = xxhash.xxh3_128()
+            offset = item.offset
+            for chunk in item_bytes(item, gather, pack):
+                hasher.update(chunk.data)
+                partial.write(item.file, offset, chunk)
+                offset += len(chunk)
+                saver.wrote(item.file, len(chunk))
+                progress(done + offset - item.offset, plan.total_bytes)
+            if offset != item.offset + item.size:
+                raise AssertionError(f"{item.name} took {offset - item.offset} bytes instead of {item.size}")
+            done += item.size
+            saver.finished(hasher.hexdigest())
+        saver.save()
 
 
 class _Saver:
-    """Decides when to flush and when to bring the journal up to date."""
+    """Decides when the disk is to write and when the journal is brought up to date.
 
-    def __init__(self, partial: Partial, sources: tuple[SourceFile, ...], pace: Pace) -> None:
+    The disk writes while the next bytes are packed: a sync waits in `background`, one at a time.
+    """
+
+    def __init__(
+        self, partial: Partial, sources: tuple[SourceFile, ...], pace: Pace, background: ThreadPoolExecutor
+    ) -> None:
         self._partial = partial
         self._sources = sources
         self._pace = pace
+        self._background = background
+        self._syncing: Future[None] | None = None
         self._hashes: list[str] = []
         self._unsaved = 0
-        self._unflushed = 0
+        self._unsynced = 0
         self._saved_at = time.monotonic()
 
-    def wrote(self, file: str, stop: int, count: int) -> None:
+    def wrote(self, file: str, count: int) -> None:
         self._unsaved += count
-        self._unflushed += count
-        if self._pace.drop_cache and self._unflushed >= self._pace.flush_bytes:
-            self._partial.start_writeback(file, stop - self._unflushed, stop)
-            self._unflushed = 0
+        self._unsynced += count
+        if self._unsynced >= self._pace.sync_bytes and (self._syncing is None or self._syncing.done()):
+            self._wait()
+            self._syncing = self._background.submit(self._partial.sync, file)
+            self._unsynced = 0
 
     def finished(self, digest: str) -> None:
         self._hashes.append(digest)
@@ -94,6 +105,7 @@ class _Saver:
             self.save()
 
     def save(self) -> None:
+        self._wait()
         self._partial.record(self._hashes, self._pace.drop_cache)
         if self._pace.drop_cache:
             for source in self._sources:
@@ -101,6 +113,12 @@ class _Saver:
         self._hashes = []
         self._unsaved = 0
         self._saved_at = time.monotonic()
+
+    def _wait(self) -> None:
+        """Waits for the sync in the background, and raises what it met."""
+        if self._syncing is not None:
+            self._syncing.result()
+            self._syncing = None
 
 
 def _check_resumed(plan: Plan, partial: Partial) -> None:

@@ -19,7 +19,15 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.base.errors import BusyError, CorruptFileError, DoesNotFitError, NotFoundError, UnsupportedError, UsageError
+from engine.base.errors import (
+    BusyError,
+    CorruptFileError,
+    DoesNotFitError,
+    FreetokenError,
+    NotFoundError,
+    UnsupportedError,
+    UsageError,
+)
 from engine.files import space
 from engine.files.convert import convert
 from engine.files.ftw import Ftw, open_model
@@ -29,7 +37,7 @@ from engine.files.stream import Pace
 from engine.files.verify import verify
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf, write_sharded_folder
 from tests.unit.gguf_twin import write_gguf
-from tests.unit.numpy_packer import pack, pack_matrix
+from tests.unit.numpy_packer import pack_matrix
 
 EAGER = Pace(save_bytes=0, save_seconds=0.0)  # every item is safe as soon as it is written
 
@@ -43,7 +51,7 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
 
 
 def run(source: Path, dest: Path, **options: Any) -> Ftw:
-    convert(source, dest, write_tokenizer=write_tokenizer, **{"pack": pack, "pace": EAGER} | options)
+    convert(source, dest, **{"write_tokenizer": write_tokenizer, "pace": EAGER} | options)
     return open_model(dest)
 
 
@@ -141,7 +149,7 @@ def test_safetensors_and_gguf_of_one_model_give_the_same_files(tmp_path: Path, c
     saved_config = json.loads((tmp_path / "hf" / "config.json").read_text())
     from_folder = run(tmp_path / "hf", tmp_path / "a")
     source = write_gguf(tmp_path / "hf", saved_config, tmp_path / "m.gguf")
-    convert(source, tmp_path / "b", write_tokenizer=lambda metadata, folder: None, pack=pack)
+    convert(source, tmp_path / "b", write_tokenizer=lambda metadata, folder: None)
     from_file = open_model(tmp_path / "b")
     assert _without(from_file.spec, "eos_ids") == _without(from_folder.spec, "eos_ids")
     assert from_file.dense.keys() == from_folder.dense.keys()
@@ -233,6 +241,46 @@ def test_an_interrupted_conversion_goes_on_and_gives_the_same_bytes(tmp_path: Pa
     assert not dest.with_name("dest.partial").exists()
 
 
+def test_an_interruption_while_the_tokenizer_is_written_costs_nothing(tmp_path: Path, tensors: dict) -> None:
+    source = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType.Q8_0)
+
+    def stop(metadata: Mapping[str, Any], folder: Path) -> None:
+        write_tokenizer({"tokenizer.ggml.tokens": ["something else"]}, folder)
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(source, tmp_path / "dest", write_tokenizer=stop)
+    run(source, tmp_path / "whole")
+    total = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir() if path.suffix != ".json")
+    assert resumed_at(source, tmp_path / "dest") == total
+    assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_an_interruption_at_the_last_renames_costs_nothing(
+    tmp_path: Path, source: Path, monkeypatch: Any, survivors: int
+) -> None:
+    run(write_folder(tmp_path / "other", mixtral_tensors(seed=1)), tmp_path / "dest")
+    real_rename = Path.rename
+    done = []
+
+    def rename(self: Path, target: Path) -> Path:
+        if len(done) == survivors:
+            raise Interrupted
+        done.append(target)
+        return real_rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(Interrupted):
+        run(source, tmp_path / "dest", force=True)
+    monkeypatch.undo()
+    run(source, tmp_path / "whole")
+    total = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir() if path.suffix != ".json")
+    assert resumed_at(source, tmp_path / "dest", force=True) == total
+    assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dest", "other", "source", "whole"]
+
+
 def test_a_journal_that_was_cut_in_mid_line_is_used_up_to_there(tmp_path: Path, source: Path) -> None:
     run(source, tmp_path / "whole")
     interrupt(source, tmp_path / "dest", 150_000)
@@ -321,6 +369,22 @@ def test_what_is_there_already_is_kept_unless_forced(tmp_path: Path, source: Pat
     assert contents(tmp_path / "dest") != before
     assert bytes(opened.banks[0].record(0)) == before["experts-0-0.bank"][: opened.banks[0].record_bytes]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dest", "other", "source"]
+
+
+def test_force_never_removes_what_is_no_model(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "important.txt").write_text("dear")
+    (tmp_path / "file").write_text("dear")
+    for name in ("letters", "file"):
+        with pytest.raises(UsageError, match="no converted model"):
+            run(source, tmp_path / name, force=True)
+    assert (tmp_path / "letters" / "important.txt").read_text() == "dear"
+
+
+def test_a_destination_below_a_file_is_named(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "file").write_text("dear")
+    with pytest.raises(FreetokenError, match=r"file/dest\.partial cannot be made"):
+        run(source, tmp_path / "file" / "dest")
 
 
 def test_the_source_is_never_touched(tmp_path: Path, source: Path) -> None:
@@ -460,6 +524,28 @@ def test_a_source_that_shrinks_meanwhile_is_named(tmp_path: Path, source: Path) 
 
     with pytest.raises(CorruptFileError, match=r"model\.safetensors became short"):
         run(source, tmp_path / "dest", progress=shrink)
+
+
+def test_a_disk_that_fails_is_named(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
+    def fail(self: Partial, file: str, offset: int, data: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Partial, "write", fail)
+    with pytest.raises(FreetokenError, match=r"dest\.partial cannot be written: Input/output error"):
+        run(source, tmp_path / "dest")
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("MXFP4", b"\xff"), ("Q4_0", b"\x00\x7c"), ("Q8_0", b"\x01\xfe")])
+def test_a_scale_that_is_no_number_is_refused_with_the_tensors_name(
+    tmp_path: Path, tensors: dict, kind: str, scale: bytes
+) -> None:
+    path = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType[kind])
+    tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.1.ffn_up_exps.weight")
+    with path.open("r+b") as file:
+        file.seek(tensor.data_offset)
+        file.write(scale)
+    with pytest.raises(CorruptFileError, match=r"layers\.1\..*experts\.0\.w3\.weight cannot be used"):
+        run(path, tmp_path / "dest")
 
 
 def test_a_source_that_is_not_there(tmp_path: Path) -> None:

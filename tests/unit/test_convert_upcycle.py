@@ -18,7 +18,6 @@ from engine.files.safetensors_folder import open_folder
 from engine.files.tensors import SourceTensor, row_count
 from engine.files.upcycle import BLOCK, Upcycle, expert_order, upcycled
 from tests.unit.checkpoints import MIXTRAL, random_values, write_folder
-from tests.unit.numpy_packer import pack
 
 HIDDEN, WIDTH = 64, 128
 LLAMA = {key: value for key, value in MIXTRAL.items() if "expert" not in key} | {
@@ -131,7 +130,7 @@ def test_the_router_decides_clearly_and_uses_every_expert(source: Path) -> None:
 
 
 def test_the_converted_model_says_that_it_is_sparse(tmp_path: Path, source: Path) -> None:
-    convert(source, tmp_path / "dest", write_tokenizer=lambda metadata, folder: None, upcycle=SETTINGS, pack=pack)
+    convert(source, tmp_path / "dest", write_tokenizer=lambda metadata, folder: None, upcycle=SETTINGS)
     model = open_model(tmp_path / "dest")
     assert (model.banks[0].experts_per_layer, model.banks[0].layers) == (5, (0, 1))
     assert model.manifest.provenance["settings"] == {"upcycle": {"experts": 5, "top_k": 2, "seed": 3}}

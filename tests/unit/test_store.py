@@ -34,7 +34,6 @@ from engine.files.store import Store
 from engine.files.upcycle import Upcycle
 from engine.files.verify import verify
 from tests.unit.checkpoints import mixtral_tensors, write_folder
-from tests.unit.numpy_packer import pack
 
 GOLDEN = Path(__file__).parent / "golden" / "tiny.ftw"
 
@@ -372,8 +371,7 @@ def test_a_path_gives_a_name_that_the_store_takes(tmp_path: Path, path: str, nam
     Store(tmp_path).destination(name)
 
 
-def test_a_local_folder_is_pulled_once(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("engine.files.pull.convert", with_numpy_packer())
+def test_a_local_folder_is_pulled_once(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "My Model", mixtral_tensors())
     models = Store(tmp_path / "store")
     phases: set[str] = set()
@@ -409,12 +407,6 @@ def test_a_catalogue_model_is_fetched_and_converted(tmp_path: Path, monkeypatch:
     assert (options["upcycle"], options["sampling"]) == (Upcycle(4, 1), {"temperature": 0.7, "top_k": 5})
     with pytest.raises(NotFoundError, match="Did you mean tiny"):
         pull.pull("tinny", models, write_tokenizer=silent, progress=silent)
-
-
-def with_numpy_packer() -> Any:
-    from engine.files.convert import convert
-
-    return lambda *paths, **options: convert(*paths, **options, pack=pack)
 
 
 def test_the_demo_is_what_the_catalogue_says() -> None:

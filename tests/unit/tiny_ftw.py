@@ -15,12 +15,12 @@ import xxhash
 from engine.files.codecs import CODECS
 from engine.files.gather import Gather
 from engine.files.manifest import MANIFEST_NAME, FileInfo, Manifest, write_manifest
+from engine.files.packing import native_pack
 from engine.files.partial import Partial
 from engine.files.plan import Plan, describe, make_plan
 from engine.files.stream import Pace, stream
 from engine.files.tensors import MemoryTensor
 from engine.spec.layout import ExpertRecord, Layout, Matrix, Piece, Vector
-from tests.unit.numpy_packer import pack
 
 EXPERTS = 2
 HIDDEN, WIDTH = 32, 64
@@ -76,7 +76,7 @@ def write_tiny_ftw(folder: Path) -> None:
     """Writes the folder, which must not be there yet."""
     planned = plan()
     with Partial(folder, {"source": "a formula"}, discard_other=True) as partial:
-        stream(planned, Gather(TENSORS), (), partial, lambda done, total: None, pack, Pace())
+        stream(planned, Gather(TENSORS), (), partial, lambda done, total: None, native_pack, Pace())
         note = b"A tiny model whose bytes never change.\n"
         (partial.folder / "note.txt").write_bytes(note)
         dense, banks = describe(planned, partial.hashes)
