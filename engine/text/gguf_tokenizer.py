@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -125,7 +125,7 @@ def _byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
         token if index in is_added or byte_of.keys() >= set(token) else _in_byte_alphabet(token)
         for index, token in enumerate(vocabulary.tokens)
     ]
-    model = _bpe(tokens, [_merge(line) for line in vocabulary.merges], ignore_merges=pre.ignore_merges)
+    model = _bpe(tokens, _merges(vocabulary.merges, set(tokens)), ignore_merges=pre.ignore_merges)
     return _tokenizer(
         added,
         normalizer={"type": "NFC"} if pre.nfc else None,
@@ -184,6 +184,18 @@ def _merges_by_score(vocabulary: GgufVocabulary) -> list[list[str]]:
             if left in ids and right in ids
         ]
     return [pair for *_, pair in sorted(ranked, key=lambda entry: entry[:3])]
+
+
+def _merges(lines: Sequence[str], tokens: Collection[str]) -> list[list[str]]:
+    """The file's merges, whose parts and results must all be tokens."""
+    merges = [_merge(line) for line in lines]
+    for left, right in merges:
+        absent = next((part for part in (left, right, left + right) if part not in tokens), None)
+        if absent is not None:
+            raise CorruptFileError(
+                f"A merge of the GGUF vocabulary needs the token {absent!r}, which is not there.", _RETAKE
+            )
+    return merges
 
 
 def _merge(line: str) -> list[str]:

@@ -36,11 +36,12 @@ def is_control(token: AddedToken, template_text: str) -> bool:
     """Whether text from outside must not produce `token`. `template_text` is the source of all chat templates.
 
     Special tokens always; of the others those that the template writes or that look like markup (`<tool_call>`,
-    `[INST]`). Added tokens that are plain text stay plain: runs of spaces, letters, HTML tags.
+    `[INST]`). Added tokens that are plain text stay plain: single characters (some checkpoints pad with `!`), runs
+    of spaces, letters, HTML tags.
     """
     text = token.content
     blank = not text.replace("\u2581", " ").strip()
-    if blank or (text.isalnum() and not token.special):
+    if blank or len(text) == 1 or (text.isalnum() and not token.special):
         return False
     if token.special or text in template_text:
         return True

@@ -188,6 +188,8 @@ def test_vocabulary_with_holes(tmp_path: Path) -> None:
         (AddedToken("\u2581\u2581"), "", False),
         (AddedToken("\n", special=True), "\n", False),
         (AddedToken("..."), "", True),
+        (AddedToken("!", special=True), "Hello!", False),
+        (AddedToken("pad", special=True), "", True),
     ],
 )
 def test_what_is_control(token: AddedToken, template: str, expected: bool) -> None:
