@@ -1,4 +1,5 @@
-// The Python module engine._native, described by engine/_native.pyi. Every call that computes leaves the interpreter lock.
+// The Python module engine._native, described by engine/_native.pyi. Every call that computes leaves the interpreter
+// lock.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
@@ -82,7 +83,8 @@ std::vector<int> placement(int threads, const std::string& root, std::optional<s
     return place_threads(read_topology(root, allowed ? *allowed : allowed_cpus()), threads);
 }
 
-// --- from Python's dataclasses to descriptions ------------------------------------------------------------------------
+// --- from Python's dataclasses to descriptions
+// ------------------------------------------------------------------------
 
 template <class T>
 T get(nb::handle object, const char* name) {
@@ -131,7 +133,8 @@ ProgramSpec program_spec(nb::handle program) {
     for (nb::handle cache : program.attr("caches"))
         spec.caches.push_back({get<int>(cache, "kv_heads"), get<int>(cache, "k_dim"), get<int>(cache, "v_dim")});
     for (nb::handle rope : program.attr("ropes"))
-        spec.ropes.push_back({nb::cast<std::vector<float>>(nb::list(rope.attr("inv_freq"))), get<float>(rope, "scale")});
+        spec.ropes.push_back(
+            {nb::cast<std::vector<float>>(nb::list(rope.attr("inv_freq"))), get<float>(rope, "scale")});
     spec.output = get<std::string>(program, "output");
     return spec;
 }
@@ -186,7 +189,8 @@ BankSpec bank_spec(nb::handle bank, Lender& lender) {
     return spec;
 }
 
-// --- the executor -----------------------------------------------------------------------------------------------------
+// --- the executor
+// -----------------------------------------------------------------------------------------------------
 
 class PyExecutor {
 public:
@@ -273,7 +277,8 @@ private:
     int rows_ = 0;
 };
 
-// --- probes and codecs ------------------------------------------------------------------------------------------------
+// --- probes and codecs
+// ------------------------------------------------------------------------------------------------
 
 // A pool and the tables of an instruction set, for a measurement.
 struct Bench {
@@ -378,9 +383,12 @@ NB_MODULE(_native, m) {
 
     m.def("isas", &isa_names);
     m.def("codecs", &codec_names);
-    m.def("packed_bytes", [](const std::string& codec, int64_t rows, int64_t cols) {
-        return packed_bytes(codec_named(codec), rows, cols);
-    }, "codec"_a, "rows"_a, "cols"_a);
+    m.def(
+        "packed_bytes",
+        [](const std::string& codec, int64_t rows, int64_t cols) {
+            return packed_bytes(codec_named(codec), rows, cols);
+        },
+        "codec"_a, "rows"_a, "cols"_a);
     m.def("pack_rows", &pack, "codec"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
     m.def("unpack", &unpack, "codec"_a, "rows"_a, "cols"_a, "packed"_a);
     m.def("topology", &topology, "root"_a = "/", "allowed"_a = nb::none());

@@ -55,21 +55,25 @@ public:
         const int64_t token_values = int64_t{shape_.kv_heads} * (shape_.kernel.k_dim + shape_.kernel.v_dim);
         switch (phase) {
             case 0:
-                return {static_cast<uint32_t>(step.tokens), 4, step.tokens * token_values, false};
+                return {{static_cast<uint32_t>(step.tokens), 4}, step.tokens * token_values};
             case 1:
                 return plan(step);
             default:
-                return {shared_out_ ? static_cast<uint32_t>(spans_.size()) : 0, 1, merge_cost(), false};
+                return {{shared_out_ ? static_cast<uint32_t>(spans_.size()) : 0}, merge_cost()};
         }
     }
 
     void run(int phase, const Step& step, TaskRange tasks, uint8_t* scratch) override {
         auto* memory = reinterpret_cast<float*>(scratch);
         for (uint32_t task = tasks.begin; task < tasks.end; ++task) {
-            if (phase == 0) append(step, static_cast<int>(task));
-            else if (phase == 2) merge(spans_[task], memory);
-            else if (shared_out_) attend_one_block(task, memory);
-            else attend(spans_[task], memory);
+            if (phase == 0)
+                append(step, static_cast<int>(task));
+            else if (phase == 2)
+                merge(spans_[task], memory);
+            else if (shared_out_)
+                attend_one_block(task, memory);
+            else
+                attend(spans_[task], memory);
         }
     }
 
@@ -127,9 +131,9 @@ private:
         }
         const size_t wanted = 4 * static_cast<size_t>(machine_.threads);
         shared_out_ = machine_.threads > 1 && spans_.size() < wanted && blocks > spans_.size();
-        if (!shared_out_) return {static_cast<uint32_t>(spans_.size()), 1, cost * shape_.kernel.k_dim / 4, false};
+        if (!shared_out_) return {{static_cast<uint32_t>(spans_.size())}, cost * shape_.kernel.k_dim / 4};
         parts_.reserve(blocks * part_values() * sizeof(float));
-        return {static_cast<uint32_t>(blocks), 1, cost * shape_.kernel.k_dim / 4, false};
+        return {{static_cast<uint32_t>(blocks)}, cost * shape_.kernel.k_dim / 4};
     }
 
     Span make_span(const Sequence& sequence, int token, int queries) const {

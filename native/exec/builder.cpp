@@ -8,7 +8,9 @@ namespace freetoken {
 namespace {
 
 // Rows start at multiples of 64 bytes.
-size_t row_stride(int width) { return (static_cast<size_t>(width) + 15) / 16 * 16; }
+size_t row_stride(int width) {
+    return (static_cast<size_t>(width) + 15) / 16 * 16;
+}
 
 }  // namespace
 
@@ -46,7 +48,8 @@ void Builder::allocate_buffers() {
             storage_.memory.emplace_back(static_cast<size_t>(settings_.max_tokens) * buffer.stride * sizeof(float));
             buffer.data = storage_.memory.back().floats();
         }
-        if (!storage_.buffers.emplace(spec.name, buffer).second) throw ProgramError("buffer " + spec.name + " is there twice");
+        if (!storage_.buffers.emplace(spec.name, buffer).second)
+            throw ProgramError("buffer " + spec.name + " is there twice");
     }
 }
 
@@ -64,7 +67,8 @@ void Builder::resolve_view(const BufferSpec& spec) {
     view.width = spec.width;
     view.offset = spec.offset;
     view.data += spec.offset;
-    if (!storage_.buffers.emplace(spec.name, view).second) throw ProgramError("buffer " + spec.name + " is there twice");
+    if (!storage_.buffers.emplace(spec.name, view).second)
+        throw ProgramError("buffer " + spec.name + " is there twice");
 }
 
 void Builder::read_bank(const BankSpec& bank) {

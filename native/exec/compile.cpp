@@ -9,10 +9,18 @@ namespace {
 using Maker = std::unique_ptr<Operation> (*)(const OpReader&);
 
 constexpr std::pair<const char*, Maker> kMakers[] = {
-    {"embed", make_embed},           {"rms_norm", make_rms_norm},   {"linear", make_linear},
-    {"head_linear", make_head_linear}, {"head_copy", make_head_copy}, {"rope", make_rope},
-    {"attention", make_attention},   {"route", make_route},         {"experts", make_experts},
-    {"glu", make_glu},               {"sigmoid_gate", make_sigmoid_gate}, {"add", make_add},
+    {"embed", make_embed},
+    {"rms_norm", make_rms_norm},
+    {"linear", make_linear},
+    {"head_linear", make_head_linear},
+    {"head_copy", make_head_copy},
+    {"rope", make_rope},
+    {"attention", make_attention},
+    {"route", make_route},
+    {"experts", make_experts},
+    {"glu", make_glu},
+    {"sigmoid_gate", make_sigmoid_gate},
+    {"add", make_add},
     {"select", make_select},
 };
 

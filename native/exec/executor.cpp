@@ -6,7 +6,21 @@
 namespace freetoken {
 namespace {
 
-std::string text(int64_t n) { return std::to_string(n); }
+std::string text(int64_t n) {
+    return std::to_string(n);
+}
+
+// Lends the caller's array to the output buffer for the time of a step.
+class OutputLoan {
+public:
+    OutputLoan(Buffer& output, float* data) : output_(output) { output_.data = data; }
+    ~OutputLoan() { output_.data = nullptr; }
+    OutputLoan(const OutputLoan&) = delete;
+    OutputLoan& operator=(const OutputLoan&) = delete;
+
+private:
+    Buffer& output_;
+};
 
 }  // namespace
 
@@ -15,8 +29,7 @@ Executor::Executor(const ModelSpec& model, const Settings& settings, const Kerne
     : settings_(settings),
       pool_(std::move(cpus)),
       machine_{&kernels, &operations, pool_.size()},
-      cache_(model.program.caches, settings.page_tokens, settings.half_kv, settings.kv_pages),
-      tasks_(pool_.size()) {
+      cache_(model.program.caches, settings.page_tokens, settings.half_kv, settings.kv_pages) {
     if (settings.max_tokens <= 0) throw ProgramError("a step must have room for at least one token");
     compile(model);
 }
@@ -104,8 +117,8 @@ Step Executor::checked(const BatchView& batch) const {
     for (size_t i = 0; i + 1 < starts.size(); ++i) {
         check_sequence(batch, i);
         if (starts[i] == starts[i + 1]) continue;
-        step.sequences.push_back({starts[i], starts[i + 1] - starts[i],
-                                  batch.positions[static_cast<size_t>(starts[i])], batch.page_tables[i].data()});
+        step.sequences.push_back({starts[i], starts[i + 1] - starts[i], batch.positions[static_cast<size_t>(starts[i])],
+                                  batch.page_tables[i].data()});
     }
     return step;
 }
@@ -116,48 +129,36 @@ void Executor::step(const BatchView& batch, size_t first, size_t last, float* lo
                                     std::to_string(operations_.size()));
     step_ = checked(batch);
     if (step_.tokens == 0) return;
-    output_->data = logits;
+    const OutputLoan loan(*output_, logits);
     next_ = first;
     last_ = last;
     phase_ = 0;
     current_ = angles_.get();
     charged_until_ = std::chrono::steady_clock::now();
-    pool_.run([this](int thread) { walk(thread); });
-    output_->data = nullptr;
+    pool_.run(*this);
     ++counters_.steps;
 }
 
-void Executor::walk(int thread) {
-    uint8_t* scratch = scratch_.data() + static_cast<size_t>(thread) * scratch_stride_;
-    while (true) {
-        pool_.barrier([this, thread] { advance(thread); });
-        if (current_ == nullptr) return;
-        TaskRange range;
-        while (tasks_.take(thread, range)) current_->run(phase_ - 1, step_, range, scratch);
-    }
+void Executor::run(TaskRange tasks, int thread) {
+    current_->run(phase_ - 1, step_, tasks, scratch(thread));
 }
 
-// Alone between two barriers: goes on to the next phase that needs all threads. Small ones it runs by itself, which
-// costs less than to wake the others.
-void Executor::advance(int thread) {
-    uint8_t* scratch = scratch_.data() + static_cast<size_t>(thread) * scratch_stride_;
+// Goes on to the next phase that needs all threads. Small ones it runs by itself, which costs less than to wake the
+// others.
+Phase Executor::next(int thread) {
     if (phase_ > 0) charge(current_->clock);
     while (true) {
         while (phase_ == current_->phases()) {
-            current_ = next_ < last_ ? operations_[next_++].get() : nullptr;
+            if (next_ == last_) return {};
+            current_ = operations_[next_++].get();
             phase_ = 0;
-            if (current_ == nullptr) return;
         }
         const int phase = phase_++;
         const Work work = current_->prepare(phase, step_);
-        if (work.tasks == 0) continue;
-        if (machine_.threads == 1 || work.cost <= settings_.serial_cost) {
-            current_->run(phase, step_, {0, work.tasks}, scratch);
-            charge(current_->clock);
-            continue;
-        }
-        tasks_.reset(work.tasks, work.grain, work.shared);
-        return;
+        if (work.phase.count == 0) continue;
+        if (machine_.threads > 1 && work.cost > settings_.serial_cost) return work.phase;
+        current_->run(phase, step_, {0, work.phase.count}, scratch(thread));
+        charge(current_->clock);
     }
 }
 
@@ -165,9 +166,12 @@ void Executor::charge(Clock clock) {
     const auto now = std::chrono::steady_clock::now();
     const double seconds = std::chrono::duration<double>(now - charged_until_).count();
     charged_until_ = now;
-    if (clock == Clock::experts) counters_.expert_seconds += seconds;
-    else if (clock == Clock::attention) counters_.attention_seconds += seconds;
-    else counters_.dense_seconds += seconds;
+    if (clock == Clock::experts)
+        counters_.expert_seconds += seconds;
+    else if (clock == Clock::attention)
+        counters_.attention_seconds += seconds;
+    else
+        counters_.dense_seconds += seconds;
 }
 
 }  // namespace freetoken

@@ -11,7 +11,6 @@
 #include "exec/kv_cache.h"
 #include "exec/program.h"
 #include "pool/pool.h"
-#include "pool/tasks.h"
 
 namespace freetoken {
 
@@ -33,7 +32,7 @@ struct Counters {
     double attention_seconds = 0;
 };
 
-class Executor {
+class Executor final : private Job {
 public:
     // Borrows the memory that `model` points to. Throws ProgramError.
     Executor(const ModelSpec& model, const Settings& settings, const Kernels& kernels, const Operations& operations,
@@ -57,8 +56,9 @@ private:
     void compile(const ModelSpec& model);
     Step checked(const BatchView& batch) const;
     void check_sequence(const BatchView& batch, size_t index) const;
-    void walk(int thread);
-    void advance(int thread);
+    Phase next(int thread) override;
+    void run(TaskRange tasks, int thread) override;
+    uint8_t* scratch(int thread) const { return scratch_.data() + static_cast<size_t>(thread) * scratch_stride_; }
     void charge(Clock clock);
 
     const Settings settings_;
@@ -75,7 +75,6 @@ private:
 
     // The step under way.
     Step step_;
-    Tasks tasks_;
     size_t next_ = 0;
     size_t last_ = 0;
     int phase_ = 0;  // phases of `current_` that have been prepared

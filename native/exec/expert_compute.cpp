@@ -5,7 +5,9 @@
 namespace freetoken {
 namespace {
 
-size_t padded(int n) { return (static_cast<size_t>(n) + 15) / 16 * 16; }
+size_t padded(int n) {
+    return (static_cast<size_t>(n) + 15) / 16 * 16;
+}
 
 Activations from_row(const Activations& x, int row) {
     if (x.index != nullptr) return {x.data, x.stride, x.index + row};
@@ -18,7 +20,9 @@ void add_bias(const Machine& machine, const float* bias, float* y, int n) {
 
 }  // namespace
 
-size_t gate_up_stride(const RecordLayout& layout) { return 2 * padded(layout.width); }
+size_t gate_up_stride(const RecordLayout& layout) {
+    return 2 * padded(layout.width);
+}
 
 int gate_up_tasks(const RecordLayout& layout) {
     return static_cast<int>(tile_count(layout.width)) * (layout.gate_up.present ? 1 : 2);
@@ -66,7 +70,8 @@ void multiply_down(const Machine& machine, const ExpertRecord& expert, int begin
     if (bias == nullptr) return;
     const int first = begin * kTileRows;
     const int count = std::min(end * kTileRows, layout.hidden) - first;
-    for (int t = 0; t < tokens; ++t) add_bias(machine, bias + first, out + static_cast<size_t>(t) * stride + first, count);
+    for (int t = 0; t < tokens; ++t)
+        add_bias(machine, bias + first, out + static_cast<size_t>(t) * stride + first, count);
 }
 
 ExpertScratch::ExpertScratch(const Machine& machine, const RecordLayout& layout)

@@ -11,7 +11,8 @@ inline constexpr int kExpertTokens = 64;
 // Bytes of one row of gate and up, 16 values of each in turn, or one after the other where they are stored apart.
 size_t gate_up_stride(const RecordLayout& layout);
 
-// Tiles of gate and up, in order of memory: of gate_up in pairs, else of gate and then of up. A task never parts a pair.
+// Tiles of gate and up, in order of memory: of gate_up in pairs, else of gate and then of up. A task never parts a
+// pair.
 int gate_up_tasks(const RecordLayout& layout);
 int64_t gate_up_task_bytes(const RecordLayout& layout);
 

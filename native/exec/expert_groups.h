@@ -8,8 +8,8 @@
 
 namespace freetoken {
 
-// A (token, place) pair is the expert that a token chose at a place of its ranking. Pairs are numbered by expert, within
-// an expert by token.
+// A (token, place) pair is the expert that a token chose at a place of its ranking. Pairs are numbered by expert,
+// within an expert by token.
 class ExpertGroups {
 public:
     struct Group {
@@ -48,7 +48,8 @@ public:
                 pairs_[at] = pair;
             }
         }
-        std::stable_sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.count > b.count; });
+        std::stable_sort(groups_.begin(), groups_.end(),
+                         [](const Group& a, const Group& b) { return a.count > b.count; });
     }
 
     // Groups with at least one pair, the largest first.

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int64_t kPieceBytes = 64 * 1024;  // of weights, where an expert is shared out
 constexpr int kMostChosen = 64;             // experts of one token
-constexpr int64_t kNeverAlone = int64_t{1} << 40;
 
 // An expert that all threads work on, and where its rows lie.
 struct SharedExpert {
@@ -74,37 +73,41 @@ public:
             case 0: {
                 const auto& inputs = parts_.inputs;
                 const bool stale = std::any_of(inputs.begin(), inputs.end(), [](const Input& i) { return i.stale; });
-                return {stale ? tokens : 0, 4, int64_t{2} * parts_.x->width * step.tokens, false};
+                return {{stale ? tokens : 0, 4}, int64_t{2} * parts_.x->width * step.tokens};
             }
             case 1:
                 plan(step);
-                return {whole_ + static_cast<uint32_t>(gate_up_.size()), 1, kNeverAlone, true};
+                return {{whole_ + static_cast<uint32_t>(gate_up_.size()), 1, true}, kNeverAlone};
             case 2:
-                return {static_cast<uint32_t>(shared_rows_), 1, int64_t{6} * width_ * shared_rows_, false};
+                return {{static_cast<uint32_t>(shared_rows_)}, int64_t{6} * width_ * shared_rows_};
             case 3:
-                return {static_cast<uint32_t>(down_.size()), 1, kNeverAlone, false};
+                return {{static_cast<uint32_t>(down_.size())}, kNeverAlone};
             default:
-                return {tokens, 1, int64_t{top_k() + 1} * parts_.y->width * step.tokens, false};
+                return {{tokens}, int64_t{top_k() + 1} * parts_.y->width * step.tokens};
         }
     }
 
     void run(int phase, const Step&, TaskRange tasks, uint8_t* scratch) override {
         for (uint32_t task = tasks.begin; task < tasks.end; ++task) {
-            if (phase == 0) pack(task);
-            else if (phase == 1 && task < whole_) run_whole(groups_.groups()[task], scratch);
-            else if (phase == 1) run_gate_up(gate_up_[task - whole_]);
-            else if (phase == 2) run_activation(static_cast<int>(task), scratch);
-            else if (phase == 3) run_down(down_[task]);
-            else merge(static_cast<int>(task));
+            if (phase == 0)
+                pack(task);
+            else if (phase == 1 && task < whole_)
+                run_whole(groups_.groups()[task], scratch);
+            else if (phase == 1)
+                run_gate_up(gate_up_[task - whole_]);
+            else if (phase == 2)
+                run_activation(static_cast<int>(task), scratch);
+            else if (phase == 3)
+                run_down(down_[task]);
+            else
+                merge(static_cast<int>(task));
         }
     }
 
 private:
     int top_k() const { return parts_.ids->width; }
     size_t out_stride() const { return (static_cast<size_t>(parts_.y->width) + 15) / 16 * 16; }
-    float* out(int pair) const {
-        return workspace_.expert_outputs.floats() + static_cast<size_t>(pair) * out_stride();
-    }
+    float* out(int pair) const { return workspace_.expert_outputs.floats() + static_cast<size_t>(pair) * out_stride(); }
     float* gate_up_row(int row) const {
         return workspace_.expert_gate_up.floats() + static_cast<size_t>(row) * gate_up_stride_;
     }

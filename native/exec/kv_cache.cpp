@@ -9,7 +9,9 @@ namespace {
 
 constexpr int kLanes = 16;
 
-int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+int padded(int n) {
+    return (n + kLanes - 1) / kLanes * kLanes;
+}
 
 }  // namespace
 

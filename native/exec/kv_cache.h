@@ -16,10 +16,10 @@ public:
         int kv_heads = 0;
         int k_dim = 0;
         int v_dim = 0;
-        int k_stride = 0;      // values between positions: k_dim rounded up to 16
-        int v_stride = 0;      // of the cached values; 0 where they are columns of the keys
-        size_t k_bytes = 0;    // of one head's keys in a page
-        size_t v_bytes = 0;    // of one head's values in a page
+        int k_stride = 0;    // values between positions: k_dim rounded up to 16
+        int v_stride = 0;    // of the cached values; 0 where they are columns of the keys
+        size_t k_bytes = 0;  // of one head's keys in a page
+        size_t v_bytes = 0;  // of one head's values in a page
         size_t page_bytes = 0;
         Mapping memory;
 

@@ -49,14 +49,16 @@ public:
     Work prepare(int phase, const Step& step) override {
         const int rows = x_.rows(step);
         if (rows == 0) return {};
-        if (phase == 1) return {tiles_, grain_, weights_ * rows, false};
+        if (phase == 1) return {{tiles_, grain_}, weights_ * rows};
         const bool stale = std::any_of(packings_.begin(), packings_.end(), [](const Packing& p) { return p.stale; });
-        return stale ? Work{static_cast<uint32_t>(rows), 4, int64_t{2} * x_.width * rows, false} : Work{};
+        return stale ? Work{{static_cast<uint32_t>(rows), 4}, int64_t{2} * x_.width * rows} : Work{};
     }
 
     void run(int phase, const Step& step, TaskRange tasks, uint8_t*) override {
-        if (phase == 0) pack(tasks);
-        else multiply(x_.rows(step), tasks);
+        if (phase == 0)
+            pack(tasks);
+        else
+            multiply(x_.rows(step), tasks);
     }
 
 private:
@@ -133,13 +135,14 @@ public:
         const int64_t values = int64_t{rows} * shape_.heads * shape_.matrix.cols;
         if (phase == 0) {
             packed_.reserve(static_cast<size_t>(rows) * heads * packed_stride_);
-            return {static_cast<uint32_t>(rows) * heads, 8, 2 * values, false};
+            return {{static_cast<uint32_t>(rows) * heads, 8}, 2 * values};
         }
-        return {rows == 0 ? 0 : heads, 1, values * shape_.rows, false};
+        return {{rows == 0 ? 0 : heads, 1}, values * shape_.rows};
     }
 
     void run(int phase, const Step& step, TaskRange tasks, uint8_t* scratch) override {
-        if (phase == 0) pack(tasks);
+        if (phase == 0)
+            pack(tasks);
         else
             for (uint32_t head = tasks.begin; head < tasks.end; ++head)
                 multiply(static_cast<int>(head), x_.rows(step), reinterpret_cast<float*>(scratch));

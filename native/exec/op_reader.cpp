@@ -107,8 +107,8 @@ Glu OpReader::glu() const {
 }
 
 void OpReader::width(const Buffer& buffer, int64_t wanted) const {
-    require(buffer.width == wanted,
-            "buffer " + buffer.name + " has " + std::to_string(buffer.width) + " columns instead of " + std::to_string(wanted));
+    require(buffer.width == wanted, "buffer " + buffer.name + " has " + std::to_string(buffer.width) +
+                                        " columns instead of " + std::to_string(wanted));
 }
 
 }  // namespace freetoken

@@ -75,17 +75,16 @@ struct PackedRows {
 // What the time of a step is charged to.
 enum class Clock : uint8_t { dense, attention, experts };
 
-// What a phase has to do: `tasks` tasks, taken `grain` at a time; `cost` in values touched. Shared tasks are taken from
-// the front by all threads; others are cut into one contiguous run a thread.
+// What a phase has to do, and its cost in values touched: one thread does cheap phases alone.
 struct Work {
-    uint32_t tasks = 0;
-    uint32_t grain = 1;
+    Phase phase;
     int64_t cost = 0;
-    bool shared = false;
 };
 
-// One operation with its buffers and weights resolved. All threads walk the operations together: before each phase one
-// of them calls `prepare` while the others wait, then all take tasks until none is left.
+inline constexpr int64_t kNeverAlone = int64_t{1} << 40;  // the cost of a phase that always pays to share
+
+// One operation with its buffers and weights resolved, as a few phases. One thread calls `prepare` before each phase,
+// alone; then all take tasks until none is left.
 class Operation {
 public:
     explicit Operation(Clock charged_to) : clock(charged_to) {}
@@ -96,6 +95,7 @@ public:
     virtual int phases() const { return 1; }
     // Bytes of private memory that `run` needs, 64-byte aligned.
     virtual size_t scratch_bytes() const { return 0; }
+    // No tasks: the phase is skipped.
     virtual Work prepare(int phase, const Step& step) = 0;
     virtual void run(int phase, const Step& step, TaskRange tasks, uint8_t* scratch) = 0;
 
@@ -112,7 +112,7 @@ public:
 
     Work prepare(int, const Step& step) override {
         const int rows = per_row_ ? step.rows : step.tokens;
-        return {static_cast<uint32_t>(rows), 4, rows * cost_, false};
+        return {{static_cast<uint32_t>(rows), 4}, rows * cost_};
     }
     void run(int, const Step& step, TaskRange tasks, uint8_t*) override {
         for (uint32_t i = tasks.begin; i < tasks.end; ++i) body_(step, static_cast<int>(i));

@@ -104,7 +104,7 @@ struct Settings {
     int page_tokens = 256;
     int kv_pages = 0;
     bool half_kv = false;
-    int max_tokens = 512;        // of one step
+    int max_tokens = 512;         // of one step
     int64_t serial_cost = 32768;  // work, in values touched, that one thread does faster than all would together
 };
 

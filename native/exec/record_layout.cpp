@@ -7,7 +7,7 @@ constexpr size_t kFieldAlignment = 64;
 
 RecordField* field_named(RecordLayout& layout, const std::string& name) {
     const std::pair<const char*, RecordField*> known[] = {
-        {"gate_up", &layout.gate_up},     {"gate", &layout.gate},       {"up", &layout.up},
+        {"gate_up", &layout.gate_up},     {"gate", &layout.gate},           {"up", &layout.up},
         {"down", &layout.down},           {"gate_bias", &layout.gate_bias}, {"up_bias", &layout.up_bias},
         {"down_bias", &layout.down_bias},
     };

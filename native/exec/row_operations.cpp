@@ -184,15 +184,15 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
     op.require(shape.top_k >= 1 && shape.top_k <= shape.experts / shape.groups * shape.top_groups,
                "more experts are wanted than there are to choose from");
     const Operations& operations = *op.builder.machine().operations;
-    return row_operation(logits, int64_t{shape.experts} * (shape.top_k + 8), [=, &logits, &ids, &weights, &operations](
-                                                                                 const Step&, int row) {
-        float scratch[3 * kMostExperts];
-        operations.route(shape, logits.row(row), scratch, ids.int_row(row), weights.row(row));
-    });
+    return row_operation(logits, int64_t{shape.experts} * (shape.top_k + 8),
+                         [=, &logits, &ids, &weights, &operations](const Step&, int row) {
+                             float scratch[3 * kMostExperts];
+                             operations.route(shape, logits.row(row), scratch, ids.int_row(row), weights.row(row));
+                         });
 }
 
-// Angles are products in f32, as the contract says; cosine and sine are taken in double, so that their f32 values do not
-// depend on the C library.
+// Angles are products in f32, as the contract says; cosine and sine are taken in double, so that their f32 values do
+// not depend on the C library.
 std::unique_ptr<Operation> make_angles(Builder& builder) {
     int64_t pairs = 0;
     for (const auto& table : builder.storage().ropes) pairs += static_cast<int64_t>(table->pairs());

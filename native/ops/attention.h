@@ -34,7 +34,9 @@ Visible visible(const AttentionShape& shape, int position, int block) {
     return {begin, end < kAttentionBlock ? end : kAttentionBlock};
 }
 
-int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+int padded(int n) {
+    return (n + kLanes - 1) / kLanes * kLanes;
+}
 
 // Where the parts of the scratch memory lie, in values.
 struct ScratchLayout {
@@ -51,7 +53,9 @@ struct ScratchLayout {
     }
 };
 
-size_t attention_scratch(const AttentionShape& shape) { return ScratchLayout(shape).total; }
+size_t attention_scratch(const AttentionShape& shape) {
+    return ScratchLayout(shape).total;
+}
 
 // Address of a position's values in the cache; 16 positions from a multiple of 16 on lie side by side.
 const uint8_t* cached(const AttentionShape& shape, const AttentionSpan& span, const uint8_t* base, int stride,
@@ -63,8 +67,10 @@ const uint8_t* cached(const AttentionShape& shape, const AttentionSpan& span, co
 
 template <bool kHalf>
 Lanes load_cached(const uint8_t* p, int i) {
-    if constexpr (kHalf) return load_half(reinterpret_cast<const uint16_t*>(p) + i);
-    else return load(reinterpret_cast<const float*>(p) + i);
+    if constexpr (kHalf)
+        return load_half(reinterpret_cast<const uint16_t*>(p) + i);
+    else
+        return load(reinterpret_cast<const float*>(p) + i);
 }
 
 // scores[p] = q . keys[p] for kDots positions.
@@ -95,7 +101,8 @@ void score_block(const AttentionShape& shape, const AttentionSpan& span, int blo
         const uint8_t* stored = cached(shape, span, span.k, shape.k_stride, block * kAttentionBlock + p);
         const float* keys = reinterpret_cast<const float*>(stored);
         if (shape.half) {
-            for (int i = 0; i < kLanes * shape.k_stride; i += kLanes) store(converted + i, load_cached<true>(stored, i));
+            for (int i = 0; i < kLanes * shape.k_stride; i += kLanes)
+                store(converted + i, load_cached<true>(stored, i));
             keys = converted;
         }
         for (int r = 0; r < span.rows(); ++r) {
@@ -162,7 +169,8 @@ void accumulate_rows(const float* weights, const uint8_t* v, size_t v_bytes, int
     int run = 0;
     const size_t size = kHalf ? 2 : 4;
     for (; run + kLaneTile <= runs; run += kLaneTile)
-        accumulate_tile<R, kLaneTile, kHalf>(weights, v + run * kLanes * size, v_bytes, count, o + run * kLanes, o_stride);
+        accumulate_tile<R, kLaneTile, kHalf>(weights, v + run * kLanes * size, v_bytes, count, o + run * kLanes,
+                                             o_stride);
     for (; run < runs; ++run)
         accumulate_tile<R, 1, kHalf>(weights, v + run * kLanes * size, v_bytes, count, o + run * kLanes, o_stride);
 }
@@ -181,14 +189,16 @@ void accumulate(const AttentionShape& shape, const AttentionSpan& span, int bloc
         const float* weights = scores + row * kAttentionBlock + p;
         float* sums = o + static_cast<size_t>(row) * static_cast<size_t>(shape.v_stride);
         const size_t v_bytes = static_cast<size_t>(stride) * (shape.half ? 2 : 4);
-        if (shape.half) accumulate_rows<R, true>(weights, v, v_bytes, count, sums, shape.v_stride);
-        else accumulate_rows<R, false>(weights, v, v_bytes, count, sums, shape.v_stride);
+        if (shape.half)
+            accumulate_rows<R, true>(weights, v, v_bytes, count, sums, shape.v_stride);
+        else
+            accumulate_rows<R, false>(weights, v, v_bytes, count, sums, shape.v_stride);
         p += count;
     }
 }
 
-// Rows of one tile see nearly the same positions: what all see is read once, the ragged ends row by row. A position that
-// a row does not see must not touch its sums, not even by a product with zero: the value there may be a NaN.
+// Rows of one tile see nearly the same positions: what all see is read once, the ragged ends row by row. A position
+// that a row does not see must not touch its sums, not even by a product with zero: the value there may be a NaN.
 void accumulate_tile_rows(const AttentionShape& shape, const AttentionSpan& span, int block, int row,
                           const Visible* ranges, const float* scores, float* o) {
     Visible common = ranges[row];
@@ -203,7 +213,8 @@ void accumulate_tile_rows(const AttentionShape& shape, const AttentionSpan& span
     for (int r = row; r < row + kRowTile; ++r)
         accumulate<1>(shape, span, block, r, {ranges[r].begin, common.begin}, scores, o);
     accumulate<kRowTile>(shape, span, block, row, common, scores, o);
-    for (int r = row; r < row + kRowTile; ++r) accumulate<1>(shape, span, block, r, {common.end, ranges[r].end}, scores, o);
+    for (int r = row; r < row + kRowTile; ++r)
+        accumulate<1>(shape, span, block, r, {common.end, ranges[r].end}, scores, o);
 }
 
 void gather_queries(const AttentionShape& shape, const AttentionSpan& span, float* queries) {
@@ -231,8 +242,10 @@ void attend_block(const AttentionShape& shape, const AttentionSpan& span, int bl
     for (int r = 0; r < span.rows(); ++r) {
         float* o = part.o + static_cast<size_t>(r) * static_cast<size_t>(shape.v_stride);
         for (int i = 0; i < shape.v_stride; i += kLanes) store(o + i, broadcast(0.0f));
-        if (ranges[r].end > ranges[r].begin) exponentiate(scores + r * kAttentionBlock, ranges[r], part.m[r], part.l[r]);
-        else part.l[r] = -1.0f;
+        if (ranges[r].end > ranges[r].begin)
+            exponentiate(scores + r * kAttentionBlock, ranges[r], part.m[r], part.l[r]);
+        else
+            part.l[r] = -1.0f;
     }
     int row = 0;
     for (; row + kRowTile <= span.rows(); row += kRowTile)

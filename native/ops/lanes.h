@@ -29,19 +29,41 @@ struct Lanes {
     __m512 v;
 };
 
-inline Lanes broadcast(float x) { return {_mm512_set1_ps(x)}; }
-inline Lanes load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline void store(float* p, Lanes a) { _mm512_storeu_ps(p, a.v); }
-inline Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline Lanes operator*(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline Lanes operator/(Lanes a, Lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Lanes broadcast(float x) {
+    return {_mm512_set1_ps(x)};
+}
+inline Lanes load(const float* p) {
+    return {_mm512_loadu_ps(p)};
+}
+inline void store(float* p, Lanes a) {
+    _mm512_storeu_ps(p, a.v);
+}
+inline Lanes operator+(Lanes a, Lanes b) {
+    return {_mm512_add_ps(a.v, b.v)};
+}
+inline Lanes operator-(Lanes a, Lanes b) {
+    return {_mm512_sub_ps(a.v, b.v)};
+}
+inline Lanes operator*(Lanes a, Lanes b) {
+    return {_mm512_mul_ps(a.v, b.v)};
+}
+inline Lanes operator/(Lanes a, Lanes b) {
+    return {_mm512_div_ps(a.v, b.v)};
+}
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+    return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
 // b where b < a or either is NaN: the constant goes first so that a NaN in b passes.
-inline Lanes min(Lanes a, Lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
-inline Lanes max(Lanes a, Lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline Lanes min(Lanes a, Lanes b) {
+    return {_mm512_min_ps(a.v, b.v)};
+}
+inline Lanes max(Lanes a, Lanes b) {
+    return {_mm512_max_ps(a.v, b.v)};
+}
 // a where a is a number, b where a is NaN.
-inline Lanes number_or(Lanes a, Lanes b) { return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(a.v, a.v, _CMP_ORD_Q), a.v)}; }
+inline Lanes number_or(Lanes a, Lanes b) {
+    return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(a.v, a.v, _CMP_ORD_Q), a.v)};
+}
 // a * 2^n for the n that the rounding magic left in the low bits of `shifted`.
 inline Lanes scale_by_power(Lanes a, Lanes shifted) {
     const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted.v), _mm512_set1_epi32(kRoundMagicBits));
@@ -66,21 +88,37 @@ struct Lanes {
     __m256 lo, hi;
 };
 
-inline Lanes broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-inline Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline Lanes broadcast(float x) {
+    return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+inline Lanes load(const float* p) {
+    return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
 inline void store(float* p, Lanes a) {
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
 }
-inline Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
-inline Lanes operator-(Lanes a, Lanes b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
-inline Lanes operator*(Lanes a, Lanes b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
-inline Lanes operator/(Lanes a, Lanes b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline Lanes operator+(Lanes a, Lanes b) {
+    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline Lanes operator-(Lanes a, Lanes b) {
+    return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+inline Lanes operator*(Lanes a, Lanes b) {
+    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+inline Lanes operator/(Lanes a, Lanes b) {
+    return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
 inline Lanes fma(Lanes a, Lanes b, Lanes c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
-inline Lanes min(Lanes a, Lanes b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
-inline Lanes max(Lanes a, Lanes b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline Lanes min(Lanes a, Lanes b) {
+    return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+inline Lanes max(Lanes a, Lanes b) {
+    return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
 inline Lanes number_or(Lanes a, Lanes b) {
     return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(a.lo, a.lo, _CMP_ORD_Q)),
             _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(a.hi, a.hi, _CMP_ORD_Q))};
@@ -141,7 +179,9 @@ inline Lanes broadcast(float x) {
 inline Lanes load(const float* p) {
     return each_lane([&](int l) { return p[l]; });
 }
-inline void store(float* p, Lanes a) { std::memcpy(p, a.v, sizeof a.v); }
+inline void store(float* p, Lanes a) {
+    std::memcpy(p, a.v, sizeof a.v);
+}
 inline Lanes operator+(Lanes a, Lanes b) {
     return each_lane([&](int l) { return a.v[l] + b.v[l]; });
 }
@@ -167,9 +207,8 @@ inline Lanes number_or(Lanes a, Lanes b) {
     return each_lane([&](int l) { return a.v[l] == a.v[l] ? a.v[l] : b.v[l]; });
 }
 inline Lanes scale_by_power(Lanes a, Lanes shifted) {
-    return each_lane([&](int l) {
-        return float_of(bits_of(a.v[l]) + ((bits_of(shifted.v[l]) - kRoundMagicBits) << 23));
-    });
+    return each_lane(
+        [&](int l) { return float_of(bits_of(a.v[l]) + ((bits_of(shifted.v[l]) - kRoundMagicBits) << 23)); });
 }
 inline Lanes load_half(const uint16_t* p) {
     return each_lane([&](int l) { return half_to_float(p[l]); });
@@ -177,11 +216,15 @@ inline Lanes load_half(const uint16_t* p) {
 inline void store_half(uint16_t* p, Lanes a) {
     for (int l = 0; l < kLanes; ++l) p[l] = float_to_half(a.v[l]);
 }
-inline float sum(Lanes a) { return sum_lanes(a.v); }
+inline float sum(Lanes a) {
+    return sum_lanes(a.v);
+}
 
 #endif
 
-inline Lanes canonical(Lanes a) { return number_or(a, broadcast(float_of(kCanonicalNan))); }
+inline Lanes canonical(Lanes a) {
+    return number_or(a, broadcast(float_of(kCanonicalNan)));
+}
 
 // The first n lanes from memory, zero in the others; n < 16.
 inline Lanes load_first(const float* p, int n) {
@@ -221,11 +264,15 @@ inline void for_lanes(int n, Body body) {
     if (i < n) body(i, n - i);
 }
 
-inline Lanes load_up_to(const float* p, int n) { return n == kLanes ? load(p) : load_first(p, n); }
+inline Lanes load_up_to(const float* p, int n) {
+    return n == kLanes ? load(p) : load_first(p, n);
+}
 
 inline void store_up_to(float* p, Lanes a, int n) {
-    if (n == kLanes) store(p, a);
-    else store_first(p, a, n);
+    if (n == kLanes)
+        store(p, a);
+    else
+        store_first(p, a, n);
 }
 
 }  // namespace

@@ -28,12 +28,12 @@ struct AttentionShape {
 
 // Consecutive queries of one sequence, some of the heads of one kv head. Row r is query r / heads, head r % heads.
 struct AttentionSpan {
-    const float* q = nullptr;     // [queries][heads][k_dim]
-    size_t q_stride = 0;          // values between queries
+    const float* q = nullptr;  // [queries][heads][k_dim]
+    size_t q_stride = 0;       // values between queries
     int queries = 0;
     int heads = 0;
-    int position = 0;             // of the first query
-    const uint8_t* k = nullptr;   // this head's keys in page 0
+    int position = 0;            // of the first query
+    const uint8_t* k = nullptr;  // this head's keys in page 0
     const uint8_t* v = nullptr;
     const int32_t* pages = nullptr;  // page table of the sequence
 

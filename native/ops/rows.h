@@ -44,9 +44,8 @@ void add(const float* a, const float* b, float scale, int n, float* y) {
 
 void sigmoid_gate(const float* x, float gate, int n, float* y) {
     const float open = sigmoid(gate);
-    for_lanes(n, [&](int i, int lanes) {
-        store_up_to(y + i, canonical(broadcast(open) * load_up_to(x + i, lanes)), lanes);
-    });
+    for_lanes(
+        n, [&](int i, int lanes) { store_up_to(y + i, canonical(broadcast(open) * load_up_to(x + i, lanes)), lanes); });
 }
 
 void rope_halves(float* x, int half, const float* cosine, const float* sine) {
@@ -72,8 +71,10 @@ void rope_pairs(float* x, int half, const float* cosine, const float* sine) {
 void rope(float* x, int heads, int stride, int dim, bool pairs, const float* cosine, const float* sine) {
     for (int head = 0; head < heads; ++head) {
         float* values = x + static_cast<size_t>(head) * static_cast<size_t>(stride);
-        if (pairs) rope_pairs(values, dim / 2, cosine, sine);
-        else rope_halves(values, dim / 2, cosine, sine);
+        if (pairs)
+            rope_pairs(values, dim / 2, cosine, sine);
+        else
+            rope_halves(values, dim / 2, cosine, sine);
     }
 }
 
@@ -89,8 +90,10 @@ void store_cached(const float* x, int n, int stride, bool half, uint8_t* out) {
     for (int i = 0; i < stride; i += kLanes) {
         const int left = n - i;
         const Lanes value = left >= kLanes ? load(x + i) : load_first(x + i, left > 0 ? left : 0);
-        if (half) store_half(reinterpret_cast<uint16_t*>(out) + i, canonical(value));
-        else store(reinterpret_cast<float*>(out) + i, canonical(value));
+        if (half)
+            store_half(reinterpret_cast<uint16_t*>(out) + i, canonical(value));
+        else
+            store(reinterpret_cast<float*>(out) + i, canonical(value));
     }
 }
 

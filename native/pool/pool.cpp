@@ -77,8 +77,7 @@ struct PinnedCaller {
 };
 #endif
 
-}  // namespace
-
+// Spins briefly, then sleeps, until `word` no longer holds `old`.
 void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) noexcept {
     for (int i = 0; i < kSpins; ++i) {
         if (word.load(std::memory_order_acquire) != old) return;
@@ -91,55 +90,85 @@ void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) noexcept 
     word.wait(old, std::memory_order_acquire);
 }
 
-Pool::Pool(std::vector<int> cpus) : cpus_(std::move(cpus)), barrier_(static_cast<int>(cpus_.size())) {
+}  // namespace
+
+Pool::Pool(std::vector<int> cpus) : cpus_(std::move(cpus)), tasks_(static_cast<int>(cpus_.size())) {
     threads_.reserve(cpus_.size());
     for (int thread = 1; thread < size(); ++thread) threads_.emplace_back([this, thread] { serve(thread); });
 }
 
 Pool::~Pool() {
     stopping_.store(true, std::memory_order_release);
-    started_.fetch_add(1, std::memory_order_seq_cst);
-    started_.notify_all();
+    phase_.fetch_add(1, std::memory_order_seq_cst);
+    phase_.notify_all();
     for (std::thread& thread : threads_) thread.join();
 }
 
-void Pool::run(const std::function<void(int)>& job) {
+void Pool::run(Job& job) {
     const std::lock_guard<std::mutex> one_at_a_time(running_);
     const PinnedCaller pinned(cpus_[0]);
+    const FloatMode mode;
     job_ = &job;
     failure_ = nullptr;
-    barrier_.repair();
-    unfinished_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
-    started_.fetch_add(1, std::memory_order_seq_cst);
-    started_.notify_all();
-    run_one(0);
-    for (uint32_t left; (left = unfinished_.load(std::memory_order_acquire)) != 0;) wait_while_equal(unfinished_, left);
+    failed_.store(false, std::memory_order_relaxed);
+    done_.store(false, std::memory_order_relaxed);
+    advance(0);
+    while (true) {
+        const uint32_t phase = phase_.load(std::memory_order_acquire);
+        if (done_.load(std::memory_order_acquire)) break;
+        work(phase, 0);
+        wait_while_equal(phase_, phase);
+    }
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void Pool::serve(int thread) noexcept {
     pin(cpus_[thread]);
-    for (uint32_t seen = 0;; ++seen) {
-        wait_while_equal(started_, seen);
-        if (stopping_.load(std::memory_order_acquire)) return;
-        run_one(thread);
-        if (unfinished_.fetch_sub(1, std::memory_order_seq_cst) == 1) unfinished_.notify_all();
+    const FloatMode mode;
+    for (uint32_t phase = 0; !stopping_.load(std::memory_order_acquire);) {
+        work(phase, thread);
+        wait_while_equal(phase_, phase);
+        phase = phase_.load(std::memory_order_acquire);
     }
 }
 
-void Pool::run_one(int thread) noexcept {
-    const FloatMode mode;
-    try {
-        (*job_)(thread);
-    } catch (const BrokenBarrier&) {
-        // The thread that broke it carries the reason.
-    } catch (...) {
-        {
-            const std::lock_guard<std::mutex> lock(failure_mutex_);
-            if (!failure_) failure_ = std::current_exception();
+void Pool::work(uint32_t phase, int thread) noexcept {
+    TaskRange tasks;
+    while (tasks_.take(phase, thread, tasks)) {
+        try {
+            job_->run(tasks, thread);
+        } catch (...) {
+            keep_failure();
         }
-        barrier_.break_up();
+        if (tasks_.finish()) {
+            advance(thread);
+            return;
+        }
     }
+}
+
+// Alone: all tasks of the last phase are done, and none of the next is there yet.
+void Pool::advance(int thread) noexcept {
+    Phase next;
+    try {
+        if (!failed_.load(std::memory_order_acquire)) next = job_->next(thread);
+    } catch (...) {
+        keep_failure();
+        next = {};
+    }
+    if (next.count == 0)
+        done_.store(true, std::memory_order_release);
+    else
+        tasks_.start(phase_.load(std::memory_order_relaxed) + 1, next);
+    // Sequentially consistent: notify_all must see every sleeper that has not seen this value.
+    phase_.fetch_add(1, std::memory_order_seq_cst);
+    phase_.notify_all();
+}
+
+void Pool::keep_failure() noexcept {
+    const std::lock_guard<std::mutex> lock(failure_mutex_);
+    if (!failure_) failure_ = std::current_exception();
+    failed_.store(true, std::memory_order_release);
 }
 
 }  // namespace freetoken

@@ -1,22 +1,31 @@
-// A few threads that live as long as the executor. The caller of `run` is one of them.
+// A few threads that live as long as the executor and do the phases of a job together. The caller of `run` is one.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "pool/barrier.h"
+#include "pool/tasks.h"
 
 namespace freetoken {
 
+// A sequence of phases. Whichever thread finishes the last task of one prepares the next by itself; nobody waits for a
+// thread that has taken no task, so a core that another program holds slows a job down and does not stop it.
+class Job {
+public:
+    virtual ~Job() = default;
+    // Alone: prepares the next phase. A phase without tasks ends the job.
+    virtual Phase next(int thread) = 0;
+    // Some tasks of the phase; several threads at once.
+    virtual void run(TaskRange tasks, int thread) = 0;
+};
+
 class Pool {
 public:
-    // One thread for each entry: the CPU it is pinned to, or -1. The first entry is the caller's, pinned during `run`
-    // only.
+    // One thread for each entry: the CPU it is pinned to, or -1. The first entry is the caller's, pinned during `run`.
     explicit Pool(std::vector<int> cpus);
     ~Pool();
     Pool(const Pool&) = delete;
@@ -24,29 +33,26 @@ public:
 
     int size() const { return static_cast<int>(cpus_.size()); }
 
-    // Runs job(thread) on every thread with the contract's floating point mode and returns when all are done. The first
-    // exception that a thread lets out is thrown again here; the others leave their barriers with BrokenBarrier.
-    void run(const std::function<void(int)>& job);
-
-    // For all threads of a job: see Barrier.
-    template <class Serial>
-    void barrier(Serial&& serial) {
-        barrier_.arrive_and_wait(serial);
-    }
+    // Does all phases of a job, in the contract's floating-point mode. The first exception of any thread ends the job
+    // after the phase and is thrown again here.
+    void run(Job& job);
 
 private:
     void serve(int thread) noexcept;
-    void run_one(int thread) noexcept;
+    void work(uint32_t phase, int thread) noexcept;
+    void advance(int thread) noexcept;
+    void keep_failure() noexcept;
 
     const std::vector<int> cpus_;
-    Barrier barrier_;
     std::mutex running_;
-    const std::function<void(int)>* job_ = nullptr;
-    std::exception_ptr failure_;
-    std::mutex failure_mutex_;
-    alignas(64) std::atomic<uint32_t> started_{0};
-    alignas(64) std::atomic<uint32_t> unfinished_{0};
+    Job* job_ = nullptr;
+    Tasks tasks_;
+    alignas(64) std::atomic<uint32_t> phase_{0};  // number of the phase under way; waited for
+    std::atomic<bool> done_{true};
     std::atomic<bool> stopping_{false};
+    std::atomic<bool> failed_{false};
+    std::mutex failure_mutex_;
+    std::exception_ptr failure_;
     std::vector<std::thread> threads_;
 };
 

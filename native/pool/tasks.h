@@ -1,5 +1,5 @@
-// Work shared out to threads: every thread walks its own contiguous share, so that memory is read as one stream, and
-// helps the others from the far end of theirs when it is done.
+// The tasks of one phase, shared out to threads. Every thread walks its own contiguous share, so that memory is read as
+// one stream, and helps the others from the far end of theirs when it is done.
 #pragma once
 
 #include <algorithm>
@@ -14,78 +14,90 @@ struct TaskRange {
     uint32_t end = 0;
 };
 
+// Tasks 0 .. count - 1, taken `grain` at a time. `in_order`: all threads take from the front of one list.
+struct Phase {
+    uint32_t count = 0;
+    uint32_t grain = 1;
+    bool in_order = false;
+};
+
+// A thread may look at any time, even one that slept through several phases: every share carries the number of its
+// phase, and what is taken with the number of an old phase is nothing. Numbers repeat after 2^32 phases; a thread would
+// have to sleep between two instructions for exactly that long to be misled.
 class Tasks {
 public:
     explicit Tasks(int threads) : threads_(threads), shares_(std::make_unique<Share[]>(static_cast<size_t>(threads))) {}
 
-    // Shares out tasks 0 .. count - 1, to be taken `grain` at a time. `in_order`: all threads take from the front.
-    // Only while no thread takes.
-    void reset(uint32_t count, uint32_t grain, bool in_order) {
-        grain_ = std::max(grain, 1u);
-        in_order_ = in_order;
-        if (in_order) {
-            shares_[0].bounds.store(pack(0, count), std::memory_order_relaxed);
-            return;
-        }
-        const uint64_t units = (static_cast<uint64_t>(count) + grain_ - 1) / grain_;
-        const auto bound = [&](int thread) {
-            return std::min<uint64_t>(count,
-                                      units * static_cast<uint64_t>(thread) / static_cast<uint64_t>(threads_) * grain_);
-        };
-        for (int thread = 0; thread < threads_; ++thread) {
-            shares_[thread].bounds.store(pack(bound(thread), bound(thread + 1)), std::memory_order_relaxed);
+    // Starts phase `number`. Only when all tasks of the last one are done.
+    void start(uint32_t number, const Phase& phase) {
+        count_ = phase.count;
+        grain_ = std::max({phase.grain, 1u, (phase.count + kMostUnits - 1) / kMostUnits});
+        const uint32_t units = (count_ + grain_ - 1) / grain_;
+        unfinished_.store(units, std::memory_order_relaxed);
+        const auto threads = static_cast<uint32_t>(threads_);
+        for (uint32_t thread = 0; thread < threads; ++thread) {
+            const Span whole = {0, thread == 0 ? units : 0, true};
+            const Span share = {units * thread / threads, units * (thread + 1) / threads, false};
+            shares_[thread].word.store(pack(number, phase.in_order ? whole : share), std::memory_order_release);
         }
     }
 
-    // Gives `thread` its next run of tasks; false when nothing is left anywhere.
-    bool take(int thread, TaskRange& range) noexcept {
-        if (in_order_) return take_front(shares_[0].bounds, range);
-        if (take_front(shares_[thread].bounds, range)) return true;
-        for (int step = 1; step < threads_; ++step) {
-            const int victim = (thread + step) % threads_;
-            if (take_back(shares_[victim].bounds, range)) return true;
+    // Gives `thread` its next tasks of phase `number`; false when there are none left to take.
+    bool take(uint32_t number, int thread, TaskRange& range) noexcept {
+        uint32_t unit = 0;
+        bool found = take_one(shares_[thread].word, number, true, unit);
+        for (int step = 1; !found && step < threads_; ++step)
+            found = take_one(shares_[(thread + step) % threads_].word, number, false, unit);
+        if (!found) return false;
+        range = {unit * grain_, std::min(count_, (unit + 1) * grain_)};
+        return true;
+    }
+
+    // Says that one taken range is done; true for the last of its phase.
+    bool finish() noexcept { return unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
+private:
+    static constexpr uint32_t kMostUnits = 0x7FFF;
+
+    // What is left of a share, in units of `grain` tasks.
+    struct Span {
+        uint32_t begin;
+        uint32_t end;
+        bool in_order;
+    };
+
+    struct alignas(64) Share {
+        std::atomic<uint64_t> word{0};  // from the top: number 32, in_order 1, end 16, begin 15 bits
+    };
+
+    static uint64_t pack(uint32_t number, const Span& span) {
+        return uint64_t{number} << 32 | uint64_t{span.in_order} << 31 | uint64_t{span.end} << 15 | span.begin;
+    }
+
+    static Span unpack(uint64_t word) {
+        const auto low = static_cast<uint32_t>(word);
+        return {low & kMostUnits, low >> 15 & 0xFFFFu, (low >> 31) != 0};
+    }
+
+    // Takes from the front of an own share or an ordered list, from the back of another thread's share.
+    static bool take_one(std::atomic<uint64_t>& word, uint32_t number, bool own, uint32_t& unit) noexcept {
+        uint64_t seen = word.load(std::memory_order_relaxed);
+        while (static_cast<uint32_t>(seen >> 32) == number) {
+            Span span = unpack(seen);
+            if (span.begin >= span.end) return false;
+            unit = own || span.in_order ? span.begin++ : --span.end;
+            // Acquire: what was written before the phase started is read after this.
+            if (word.compare_exchange_weak(seen, pack(number, span), std::memory_order_acquire,
+                                           std::memory_order_relaxed))
+                return true;
         }
         return false;
     }
 
-private:
-    struct alignas(64) Share {
-        std::atomic<uint64_t> bounds{0};  // begin in the low half, end in the high half
-    };
-
-    static uint64_t pack(uint64_t begin, uint64_t end) { return begin | end << 32; }
-
-    bool take_front(std::atomic<uint64_t>& bounds, TaskRange& range) noexcept {
-        uint64_t seen = bounds.load(std::memory_order_relaxed);
-        while (true) {
-            const auto begin = static_cast<uint32_t>(seen);
-            const auto end = static_cast<uint32_t>(seen >> 32);
-            if (begin >= end) return false;
-            const uint32_t middle = begin + std::min(grain_, end - begin);
-            if (bounds.compare_exchange_weak(seen, pack(middle, end), std::memory_order_relaxed)) {
-                range = {begin, middle};
-                return true;
-            }
-        }
-    }
-
-    bool take_back(std::atomic<uint64_t>& bounds, TaskRange& range) noexcept {
-        uint64_t seen = bounds.load(std::memory_order_relaxed);
-        while (true) {
-            const auto begin = static_cast<uint32_t>(seen);
-            const auto end = static_cast<uint32_t>(seen >> 32);
-            if (begin >= end) return false;
-            const uint32_t middle = end - std::min(grain_, end - begin);
-            if (bounds.compare_exchange_weak(seen, pack(begin, middle), std::memory_order_relaxed)) {
-                range = {middle, end};
-                return true;
-            }
-        }
-    }
-
     const int threads_;
+    uint32_t count_ = 0;
     uint32_t grain_ = 1;
-    bool in_order_ = false;
+    std::atomic<uint32_t> unfinished_{0};
     std::unique_ptr<Share[]> shares_;
 };
 
