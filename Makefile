@@ -32,7 +32,7 @@ setup: $(STAMPS)/program  ## build the program into .venv/bin/freetoken
 
 run: setup  ## fetch the demo model and answer one prompt (MODEL=, PROMPT=)
 	@$(BIN)/freetoken show $(MODEL) >/dev/null 2>&1 || $(BIN)/freetoken pull $(MODEL) --yes
-	@$(BIN)/freetoken run $(MODEL) "$(PROMPT)"
+	@$(BIN)/freetoken run $(MODEL) "$(PROMPT)" --greedy
 
 native: setup  ## rebuild the C++ part after an edit (incremental)
 
