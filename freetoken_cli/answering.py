@@ -30,8 +30,8 @@ def print_answer(
                     if thought:
                         output.aside("" if thought.endswith("\n") else "\n")
                         thought = ""
+                    said.append(item.text)  # first, so that an interrupt in between finds it
                     output.text(item.text)
-                    said.append(item.text)
     finally:
         if said and not said[-1].endswith("\n"):
             output.text("\n")

@@ -150,12 +150,14 @@ class ModelChat:
         self._model = model
         self._config = config
         self._state: ModelState | None = None
+        self._load: float | None = None  # seconds of a load that no answer has told of yet
 
     def load(self) -> tuple[ModelState, Mapping[str, Any]]:
         """Attach to the model or load it, starting a front if there is none; as `Front.load`."""
         body = load_request(self._model, self._config)
         ensure_front(self._paths, self._config.keep_alive)
         self._state, answer = Front(self._paths.socket).load(body)
+        self._load = answer["load"] if answer["load"] is not None else self._load
         return self._state, answer
 
     def describe(self) -> str:
@@ -163,7 +165,7 @@ class ModelChat:
         return f"{state.name} on {state.place}, kv {state.kv}, context {state.context}"
 
     def answer(self, messages: Sequence[Message], sampling: Sampling, think: bool | None) -> Answer:
-        state, loaded = self.load()
+        state, _ = self.load()
         body: dict[str, Any] = {
             "model": state.name,
             "messages": list(messages),
@@ -177,7 +179,7 @@ class ModelChat:
         with closing(stream(self._paths.socket, "/v1/chat/completions", body)) as events:
             for event in events:
                 if "statistics" in event:
-                    statistics = Statistics.from_json({"load": loaded["load"], **event["statistics"]})
+                    statistics = Statistics.from_json({"load": self._load, **event["statistics"]})
                 for choice in event.get("choices", ()):
                     delta = choice.get("delta") or {}
                     if delta.get("reasoning_content"):
@@ -185,6 +187,7 @@ class ModelChat:
                     if delta.get("content"):
                         yield Piece(delta["content"])
                     reason = choice.get("finish_reason") or reason
+        self._load = None
         yield Finished(reason, statistics)
 
     def resize(self, *, kv: str | None, experts: str | None) -> str:

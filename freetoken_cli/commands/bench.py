@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from engine.base.errors import UsageError
-from engine.base.units import format_duration, format_size
+from engine.base.units import format_duration, format_size, parse_tokens
 from engine.files.store import Store
 from engine.worker.bench import BenchPlan, bench_model
 from freetoken_cli import options
@@ -114,7 +114,7 @@ def _rate(rate: dict[str, float]) -> dict[str, str]:
 
 
 def _numbers(flag: str, text: str | None, usual: tuple[int, ...]) -> tuple[int, ...]:
-    """A list such as `0,512`; `none` is an empty one."""
+    """A list such as `0,512,4k`; `none` is an empty one."""
     if text is None:
         return usual
     if text == "none":
@@ -125,6 +125,7 @@ def _numbers(flag: str, text: str | None, usual: tuple[int, ...]) -> tuple[int, 
 def _number(flag: str, text: str | None, usual: int) -> int:
     if text is None:
         return usual
-    if not (text.strip().isascii() and text.strip().isdigit()):
-        raise UsageError(f"{flag}: {text!r} is not a number of tokens or rounds.")
-    return int(text)
+    try:
+        return 0 if text.strip() == "0" else parse_tokens(text)
+    except UsageError as error:
+        raise UsageError(f"{flag}: {error.message}", error.remedy) from None

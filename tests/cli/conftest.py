@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.harness import FAKE_FRONT, ROOT, FakeFront, Home, wait_for
+from tests.cli.tiny import write_tiny_checkpoint
 
 
 @pytest.fixture
@@ -46,3 +47,26 @@ def front(home: Home) -> Iterator[FakeFront]:
     yield FakeFront(process, Path(f"{paths.socket}.requests"))
     process.kill()
     process.wait()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoints") / "Tiny-Mixtral")
+
+
+@pytest.fixture(scope="session")
+def converted(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint as FTW, made once and copied by tests."""
+    from engine.files.convert import convert
+    from engine.text.gguf_tokenizer import write_tokenizer
+
+    folder = tmp_path_factory.mktemp("converted") / "tiny"
+    convert(checkpoint, folder, write_tokenizer=write_tokenizer)
+    return folder
+
+
+@pytest.fixture
+def stored(home: Home, converted: Path) -> Home:
+    """A home whose store has the model `tiny`."""
+    shutil.copytree(converted, home.paths.store / "tiny")
+    return home

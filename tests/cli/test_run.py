@@ -86,7 +86,12 @@ def test_flags_are_explicit_and_the_environment_gives_defaults(home: Home, ready
 def test_verbose_prints_statistics_to_stderr(home: Home, ready: FakeFront) -> None:
     done = home.run("run", "demo", "hi", "--verbose")
     assert done.stdout == "HI \n"
-    for line in ("prompt       7 tokens, 100.0 tokens/s", "generated    3 tokens, 50.0 tokens/s", "first token  50 ms"):
+    for line in (
+        "load         250 ms",
+        "prompt       7 tokens, 100.0 tokens/s",
+        "generated    3 tokens, 50.0 tokens/s",
+        "first token  50 ms",
+    ):
         assert line in done.stderr.splitlines()
 
 

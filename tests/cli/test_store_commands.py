@@ -8,30 +8,6 @@ import pexpect
 import pytest
 
 from tests.cli.harness import PROGRAM, FakeFront, Home
-from tests.cli.tiny import write_tiny_checkpoint
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoints") / "Tiny-Mixtral")
-
-
-@pytest.fixture(scope="session")
-def converted(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint as FTW, made once and copied by tests."""
-    from engine.files.convert import convert
-    from engine.text.gguf_tokenizer import write_tokenizer
-
-    folder = tmp_path_factory.mktemp("converted") / "tiny"
-    convert(checkpoint, folder, write_tokenizer=write_tokenizer)
-    return folder
-
-
-@pytest.fixture
-def stored(home: Home, converted: Path) -> Home:
-    """A home whose store has the model `tiny`."""
-    shutil.copytree(converted, home.paths.store / "tiny")
-    return home
 
 
 def test_pull_takes_a_folder_in_and_says_what_it_takes(home: Home, checkpoint: Path) -> None:
