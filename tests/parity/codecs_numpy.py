@@ -39,7 +39,7 @@ FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
 def pack(codec: str, rows: int, cols: int, raw: Bytes) -> Bytes:
     """Raw rows, ggml's block formats or plain values, to tiles."""
     tiles = -(-rows // TILE)
-    padded = np.zeros((tiles * TILE, raw.size // rows), np.uint8)
+    padded = np.tile(_zero_row(codec, raw.size // rows), (tiles * TILE, 1))
     padded[:rows] = raw.reshape(rows, -1)
     packed = [_pack_tile(codec, cols, tile) for tile in padded.reshape(tiles, TILE, -1)]
     return np.concatenate(packed)
@@ -50,6 +50,14 @@ def unpack(codec: str, rows: int, cols: int, packed: Bytes) -> Floats:
     tiles = -(-rows // TILE)
     streams = np.frombuffer(packed, np.uint8).reshape(tiles, -1)
     return np.concatenate([_unpack_tile(codec, cols, stream) for stream in streams])[:rows]
+
+
+def _zero_row(codec: str, row_bytes: int) -> Bytes:
+    """A raw row of weights that are zero, codes included, with scales of zero."""
+    row = np.zeros(row_bytes, np.uint8)
+    if codec == "q4_0":
+        row.reshape(-1, CODINGS[codec].raw_bytes)[:, CODINGS[codec].scale_bytes :] = 0x88
+    return row
 
 
 def _pack_tile(codec: str, cols: int, tile: Bytes) -> Bytes:

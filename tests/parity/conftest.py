@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 from .cases import CASES
 from .prepare import Prepared, prepare, prepare_quantised
 
 Models = Callable[[str], Prepared]
 QuantisedModels = Callable[[str, str], Prepared]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, and much slower where others use the processors too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

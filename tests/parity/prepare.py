@@ -26,6 +26,7 @@ from .tiny import Truth, build, open_truth
 class Prepared:
     """`weights` are cut straight out of the checkpoint, in a way of their own; `ftw` is the converted model."""
 
+    checkpoint: Path
     truth: Truth
     weights: LayoutWeights
     ftw: Ftw
@@ -48,7 +49,7 @@ def prepare(case: Case, folder: Path) -> Prepared:
     checkpoint, converted = folder / "checkpoint", folder / "converted"
     truth = build(case, checkpoint)
     convert(checkpoint, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
-    return Prepared(truth, LayoutWeights(checkpoint), open_model(converted))
+    return Prepared(checkpoint, truth, LayoutWeights(checkpoint), open_model(converted))
 
 
 def prepare_quantised(family: str, codec: str, folder: Path) -> Prepared:
@@ -57,7 +58,7 @@ def prepare_quantised(family: str, codec: str, folder: Path) -> Prepared:
     checkpoint, file, converted = folder / "checkpoint", folder / "model.gguf", folder / "converted"
     random_moe(family, shape, Codecs(experts=codec), hf=checkpoint, gguf_file=file, tokenizer=False)
     convert(file, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
-    return Prepared(open_truth(checkpoint), LayoutWeights(checkpoint), open_model(converted))
+    return Prepared(checkpoint, open_truth(checkpoint), LayoutWeights(checkpoint), open_model(converted))
 
 
 def reference(spec: Spec, weights: Weights) -> ReferenceExecutor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from engine.base.errors import DoesNotFitError
@@ -58,6 +59,15 @@ class RandomWeights:
     def _draw(self, name: str, shape: tuple[int, ...]) -> Floats:
         generator = np.random.default_rng(list(name.encode()))
         return (generator.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Models this small are slower on several threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
