@@ -16,7 +16,7 @@ class BudgetExceededError(TemplateError):
 class Budget:
     """What one rendering may cost: turns of loops and macros, characters built and written, seconds."""
 
-    def __init__(self, steps: int = 1_000_000, characters: int = 1 << 27, seconds: float = 5.0) -> None:
+    def __init__(self, steps: int = 1_000_000, characters: int = 1 << 26, seconds: float = 5.0) -> None:
         self._steps_left = steps
         self._characters_left = characters
         self._deadline = time.monotonic() + seconds

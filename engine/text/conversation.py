@@ -107,7 +107,7 @@ class Conversation:
             return {self._outside(str(key)): self._plain(item, name, depth + 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._plain(item, name, depth + 1) for item in value]
-        raise UsageError(f"{name} holds a {type(value).__name__}, which is not JSON data.", "Send JSON data.")
+        raise UsageError(f"{name} holds data of type {type(value).__name__}, not JSON.", "Send JSON data.")
 
     def _outside(self, text: str) -> str:
         return self._fence.put(scrub(text))

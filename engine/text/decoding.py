@@ -41,7 +41,8 @@ class Decoding:
     def __init__(self, tokenizer: Tokenizer, added: Collection[int]) -> None:
         self._tokenizer = tokenizer
         self._added = frozenset(added)
-        self._pieces: dict[int, bytes | str] = {}
+        self._bytes: dict[int, bytes] = {}
+        self._pieces: dict[int, str] = {}
         self._bytes_of = byte_alphabet()
         steps = decoder_steps(tokenizer)
         self.byte_level = steps == ["ByteLevel"]
@@ -68,10 +69,9 @@ class Decoding:
 
     def raw_bytes(self, token: int) -> bytes:
         """The bytes of one token of a byte-level vocabulary."""
-        known = self._pieces.get(token)
+        known = self._bytes.get(token)
         if known is None:
-            known = self._pieces[token] = self._byte_level_bytes(token)
-        assert isinstance(known, bytes)
+            known = self._bytes[token] = self._byte_level_bytes(token)
         return known
 
     def piece(self, token: int) -> str:
@@ -79,7 +79,6 @@ class Decoding:
         known = self._pieces.get(token)
         if known is None:
             known = self._pieces[token] = self.text_after_anchor([token])
-        assert isinstance(known, str)
         return known
 
     def knows(self, token: int) -> bool:

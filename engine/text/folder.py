@@ -56,12 +56,12 @@ def read_text_files(folder: Path) -> TextFiles:
             "Take a checkpoint that includes tokenizer.json, or convert it again from its source.",
         )
     config_file = folder / "tokenizer_config.json"
-    config = _read_object(config_file)
+    config = read_object(config_file)
     named, extra = _special_tokens(config, config_file)
     added = _added_tokens(config, config_file)
     if not added:  # an older layout keeps the names in a file of their own
         map_file = folder / "special_tokens_map.json"
-        older, older_extra = _special_tokens(_read_object(map_file), map_file)
+        older, older_extra = _special_tokens(read_object(map_file), map_file)
         named = {**named, **older}
         extra = tuple(dict.fromkeys(extra + older_extra))
     return TextFiles(
@@ -74,7 +74,7 @@ def read_text_files(folder: Path) -> TextFiles:
     )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; an absent file is an empty one."""
     try:
         value = json.loads(path.read_bytes())
@@ -149,7 +149,7 @@ def _templates(folder: Path, config: Mapping[str, Any], config_file: Path) -> di
     template = config.get("chat_template")
     if template is None:
         config_file = folder / "chat_template.json"
-        template = _read_object(config_file).get("chat_template")
+        template = read_object(config_file).get("chat_template")
     if template is None:
         return {}
     if isinstance(template, str):
@@ -177,7 +177,7 @@ def _eos_ids(folder: Path) -> Iterator[int]:
     """End tokens from generation_config.json and config.json: a number, a list, or inside `text_config`."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        config = _read_object(path)
+        config = read_object(path)
         nested = config.get("text_config")
         for holder in (config, nested if isinstance(nested, dict) else {}):
             yield from _ids(holder.get("eos_token_id"), path)

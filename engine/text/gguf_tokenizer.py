@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.text.decoding import byte_alphabet
+from engine.text.folder import read_object
 from engine.text.pretokenizers import PRE_TOKENIZERS
 
+_GENERATION = "generation_config.json"
 _SPACE = "\u2581"  # what SentencePiece writes for a space
 _RETAKE = "Fetch the file again, or take another one."
 _T = TypeVar("_T")
@@ -89,7 +91,7 @@ class GgufVocabulary:
 
 
 def write_tokenizer(metadata: Mapping[str, object], folder: Path) -> None:
-    """Writes the tokenizer of a GGUF file into `folder`, which exists.
+    """Writes the tokenizer of a GGUF file into `folder`, which exists. A generation_config.json there is added to.
 
     `metadata` maps GGUF keys to plain Python values. Raises UnsupportedError naming a tokenizer model or
     pre-tokenizer that this release does not know, before anything is written.
@@ -104,10 +106,10 @@ def write_tokenizer(metadata: Mapping[str, object], folder: Path) -> None:
     files = {
         "tokenizer.json": builders[vocabulary.model](vocabulary),
         "tokenizer_config.json": _tokenizer_config(vocabulary),
-        "generation_config.json": _generation_config(vocabulary),
+        _GENERATION: read_object(folder / _GENERATION) | _generation_config(vocabulary),
     }
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:

@@ -65,10 +65,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         for concat in list(tree.find_all(nodes.Concat)):  # `~` is none of the operators that a sandbox may intercept
             values = nodes.List(concat.nodes)
             concat.nodes = [nodes.Filter(values, _CONCATENATE, [], [], None, None)]
-        repeated: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
+        repeated: list[nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block] = [
             *tree.find_all(nodes.For),
             *tree.find_all(nodes.Macro),
             *tree.find_all(nodes.CallBlock),
+            *tree.find_all(nodes.Block),  # can call itself: {{ self.name() }}
         ]
         for block in repeated:
             written = sum(len(data.data) for child in block.body for data in child.find_all(nodes.TemplateData))
@@ -150,9 +151,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         _refuse(_WIDE_PERCENT.search(str(value)), f"the format {str(value)[:40]!r}")
         return self._unguarded["format"](value, *args, **kwargs)
 
-    def _indent(self, s: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
+    @jinja2.pass_context
+    def _indent(self, context: Context, s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
         size = len(width) if isinstance(width, str) else width
         _refuse(size > LARGEST_INDENT, f"an indent of {size}")
+        self._budget.get().build(len(s) + size * (s.count("\n") + 1))
         return self._unguarded["indent"](s, width, first, blank)
 
 

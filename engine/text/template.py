@@ -64,12 +64,12 @@ class Template:
                 elif isinstance(literal, nodes.Const) and isinstance(literal.value, str):
                     literal.value = guard.seal(literal.value)
             self._template = self._environment.compile_budgeted(tree)
-        except (TemplateSyntaxError, RecursionError) as error:
-            line = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
-            raise UnsupportedError(
-                f"The model's chat template cannot be compiled{line}: {error}.",
-                _OTHER,
-            ) from error
+        except TemplateSyntaxError as error:
+            message = f"The model's chat template cannot be compiled, line {error.lineno}: {error.message}."
+            raise UnsupportedError(message, _OTHER) from error
+        except (MemoryError, RecursionError, SyntaxError, ValueError) as error:  # of the Python that it becomes
+            message = f"The model's chat template cannot be compiled: {error}."
+            raise UnsupportedError(message, _OTHER) from error
 
     def render(self, variables: Mapping[str, Any], budget: Budget | None = None) -> str:
         """The sealed text for `variables` (`messages`, `tools`, ...).

@@ -13,7 +13,8 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
-LARGEST_INDENT = 64
+LARGEST_INDENT = 16
+"""Spaces a level."""
 
 
 class RefusedError(TemplateError):

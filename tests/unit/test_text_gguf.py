@@ -272,7 +272,9 @@ def test_ends_templates_and_marks(tmp_path: Path) -> None:
         "tokenizer.chat_template": "{{ bos_token }}one",
         "tokenizer.chat_template.tool_use": "two",
     }
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.5}')
     write_tokenizer(metadata, tmp_path)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["temperature"] == 0.5
     text = Text.load(tmp_path)
     assert text.eos_ids == {eos - 1, eos, eos + 1}
     user = [{"role": "user", "content": "x"}]

@@ -207,7 +207,7 @@ def test_template_files(tmp_path: Path) -> None:
             "Message 2 has a part of type",
         ),
         ([{"role": "user", "content": [{"type": "text"}]}], "Message 1 has a part without text"),
-        ([{"role": "user", "content": "x", "extra": object()}], "Message 1 holds a object"),
+        ([{"role": "user", "content": "x", "extra": object()}], "Message 1 holds data of type object"),
         ([HELLO, {"role": "assistant", "tool_calls": {}}], "tool calls of message 2 are not a list"),
         ([HELLO, {"role": "assistant", "tool_calls": [{"function": "f"}]}], "message 2 has no function"),
         ([HELLO, HELLO], "must alternate.* message 2, with the role user"),

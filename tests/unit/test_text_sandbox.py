@@ -43,6 +43,14 @@ HOSTILE = {
     "join filter": "{% set x = 'x' * 99999 %}{{ x | join(x) }}",
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "branching recursion": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "blocks that call themselves": (
+        "{% set ns = namespace(n=60) %}{% block a %}{% set ns.n = ns.n - 1 %}"
+        "{% if ns.n > 0 %}{{ self.a() }}{{ self.a() }}{% endif %}{% set ns.n = ns.n + 1 %}{% endblock %}"
+    ),
+    "nesting": "{% for i in [1] %}" * 40 + "{% endfor %}" * 40,
+    "deep nesting": "{% if 1 %}" * 5000 + "{% endif %}" * 5000,
+    "deep brackets": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "large number": "{{ " + "9" * 9999 + " }}",
     "lorem ipsum": "{{ lipsum(n=99999) }}",
     "budget": "{% set _budget = 1 %}{% for i in range(99999) %}{% for j in range(99) %}{% endfor %}{% endfor %}",
     "filters of ours": "{{ -99999 | book turn }}",
