@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
-from freetoken_cli.terminal import is_terminal, may_animate, may_colour, printable, styled
+from freetoken_cli.terminal import harmless, is_terminal, may_animate, may_colour, printable, styled
 
 JSON_VERSION = 1
 Record = Mapping[str, Any]
@@ -101,14 +101,14 @@ class Output:
         self.stdout.write(f"{text}\n")
 
     def text(self, text: str) -> None:
-        """Write a piece of a streamed result at once, without a line end of its own."""
-        self.stdout.write(text)
+        """Write a piece of a streamed result at once, without a line end of its own; to a pipe as it is."""
+        self.stdout.write(harmless(text) if is_terminal(self.stdout) else text)
         self.stdout.flush()
 
     def aside(self, text: str) -> None:
         """Write a piece of what the model thinks: dimmed, and on stderr, because it is not the answer."""
         if not self.quiet:
-            self.stderr.write(styled(text, "2", self.colour_err))
+            self.stderr.write(styled(harmless(text), "2", self.colour_err))
             self.stderr.flush()
 
     def note(self, text: str) -> None:

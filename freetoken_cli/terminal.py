@@ -32,3 +32,19 @@ def styled(text: str, code: str, colour: bool) -> str:
 def printable(text: str) -> str:
     """`text` for one line of a terminal: control characters in names and messages show as escapes, not as commands."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def harmless(text: str) -> str:
+    """`text` of several lines for a terminal: what could move the cursor or change the terminal shows as escapes.
+
+    A model writes whatever it was taught to, and its words may come from a file that somebody else wrote.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or not _commands(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _commands(character: str) -> bool:
+    """Whether a terminal may obey `character`: C0 and C1 controls and the invisible reorderings of text."""
+    code = ord(character)
+    return code < 0x20 or 0x7F <= code < 0xA0 or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069

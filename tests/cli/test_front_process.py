@@ -1,0 +1,91 @@
+"""Finding and starting the background front: bounded, once, and with its reason when it fails."""
+
+import sys
+import threading
+
+import pytest
+
+import freetoken_cli.front_process as front_process
+from engine.base.errors import BusyError, FreetokenError
+from freetoken_cli.front_process import ensure_front, health, stop_front, stop_idle_front
+from tests.cli.harness import FAKE_FRONT, FakeFront, Home
+
+
+def test_it_is_started_once_and_found_again(home: Home) -> None:
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            ensure_front(home.paths, 300.0, FAKE_FRONT)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert health(home.paths.socket) is not None
+    assert home.paths.runtime.stat().st_mode & 0o077 == 0
+    assert stop_front(home.paths)
+    assert not stop_front(home.paths)
+
+
+def test_a_dead_socket_is_no_front(home: Home) -> None:
+    home.paths.runtime.mkdir(mode=0o700)
+    home.paths.socket.touch()
+    assert health(home.paths.socket) is None
+    ensure_front(home.paths, 300.0, FAKE_FRONT)
+    assert stop_idle_front(home.paths)
+
+
+def test_one_that_ends_at_once_tells_why(home: Home) -> None:
+    command = (sys.executable, "-c", "import sys; print('the port is on fire', file=sys.stderr); sys.exit(3)")
+    with pytest.raises(FreetokenError, match=r"exit code 3\): the port is on fire") as caught:
+        ensure_front(home.paths, 300.0, command)
+    assert str(home.paths.front_log) in caught.value.remedy
+
+
+def test_one_that_never_answers_is_given_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_process, "START_SECONDS", 0.3)
+    with pytest.raises(FreetokenError, match="did not answer within"):
+        ensure_front(home.paths, 300.0, (sys.executable, "-c", "import time; time.sleep(60)"))
+
+
+def test_only_the_end_of_this_start_is_shown(home: Home) -> None:
+    home.paths.state.mkdir(parents=True)
+    home.paths.front_log.write_text("an old complaint\n")
+    with pytest.raises(FreetokenError) as caught:
+        ensure_front(home.paths, 300.0, (sys.executable, "-c", "raise SystemExit(1)"))
+    assert "complaint" not in caught.value.message
+
+
+def test_a_long_log_makes_way(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_process, "LARGEST_LOG", 10)
+    home.paths.state.mkdir(parents=True)
+    home.paths.front_log.write_text("more than ten bytes")
+    ensure_front(home.paths, 300.0, FAKE_FRONT)
+    assert home.paths.front_log.stat().st_size == 0
+    stop_front(home.paths)
+
+
+def test_a_runtime_folder_of_somebody_else_is_refused(home: Home) -> None:
+    elsewhere = home.folder / "elsewhere"
+    elsewhere.mkdir()
+    home.paths.runtime.symlink_to(elsewhere)
+    with pytest.raises(FreetokenError, match="not a folder of this user"):
+        ensure_front(home.paths, 300.0, FAKE_FRONT)
+
+
+def test_a_busy_front_is_left_alone(home: Home, front: FakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_process, "call", lambda *args, **more: {"busy": ["demo"], "status": "ok"})
+    assert not stop_idle_front(home.paths)
+    assert front.process.poll() is None
+
+
+def test_a_serving_front_is_not_stopped_for_another(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"status": "ok", "version": "1", "host": "127.0.0.1", "port": 8642}
+    monkeypatch.setattr(front_process, "call", lambda *args, **more: answer)
+    with pytest.raises(BusyError, match=r"at http://127\.0\.0\.1:8642/v1"):
+        stop_idle_front(home.paths)
