@@ -17,8 +17,8 @@ from engine.files.manifest import (
     BankInfo,
     Field,
     Manifest,
-    read_manifest,
 )
+from engine.files.manifest_reader import read_manifest
 from engine.files.safetensors_header import read_header
 from engine.files.untrusted import open_regular, read_small_file
 
