@@ -35,11 +35,24 @@ def build_config(
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
     _check_rotated_whole(reader, config, path)
-    for name, key in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")):
-        value = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if type(value) is int:
-            config[name] = value
+    config.update(_special_tokens(metadata))
     return config
+
+
+def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Ids of special tokens; every token that ends a turn or a message ends a generation too."""
+
+    def token(name: str) -> list[int]:
+        value = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return [value] if type(value) is int else []
+
+    tokens: dict[str, Any] = {}
+    for name, found in (("bos_token_id", token("bos")), ("pad_token_id", token("padding"))):
+        tokens.update({name: value for value in found})
+    ends = list(dict.fromkeys(token("eos") + token("eot") + token("eom")))
+    if ends:
+        tokens["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+    return tokens
 
 
 class _Metadata:
