@@ -109,7 +109,9 @@ def write_tokenizer(metadata: Mapping[str, object], folder: Path) -> None:
         _GENERATION: read_object(folder / _GENERATION) | _generation_config(vocabulary),
     }
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        unfinished = folder / f"{name}.new"  # whoever is killed here leaves no half of a file that is read again
+        unfinished.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        unfinished.replace(folder / name)
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:

@@ -9,7 +9,7 @@ whatever a user writes, in any spelling, however the template cuts and joins it,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from engine.base.errors import UnsupportedError
 from engine.text.folder import AddedToken
@@ -62,9 +62,9 @@ class Guard:
             )
         self._seal_of = dict(zip(firsts, _SEALS, strict=False))
         self._first_of = {seal: first for first, seal in self._seal_of.items()}
-        self._seals = _alternatives(self._first_of)
-        self._any = _alternatives(token.content for token in control)
-        self._soft = _alternatives(token.content for token in control if not token.special)
+        self._seals = re.compile(_any_of(self._first_of))
+        self._any = _Tokens(token.content for token in control)
+        self._soft = _Tokens(token.content for token in control if not token.special)
 
     def sealed(self, token: str) -> str:
         """The sealed spelling of one control token; as long as the token, so that templates may cut by length."""
@@ -72,11 +72,11 @@ class Guard:
 
     def seal(self, text: str) -> str:
         """`text` of the template's own with every control token sealed."""
-        return self._any.sub(lambda found: self.sealed(found[0]), text)
+        return self._any.replace(text, self.sealed)
 
     def seal_soft(self, text: str) -> str:
         """`text` with the non-special control tokens sealed: what a model may write in its answers (`<think>`)."""
-        return self._soft.sub(lambda found: self.sealed(found[0]), text)
+        return self._soft.replace(text, self.sealed)
 
     def unseal(self, text: str) -> str:
         """Sealed tokens as people read them."""
@@ -84,7 +84,7 @@ class Guard:
 
     def find(self, text: str) -> frozenset[str]:
         """The control tokens that stand unsealed in `text`."""
-        return frozenset(self._any.findall(text))
+        return frozenset(token for _, token in self._any.find(text))
 
 
 def scrub(text: str) -> str:
@@ -102,7 +102,7 @@ class Fence:
     def __init__(self, tokens: Iterable[str]) -> None:
         tokens = sorted(tokens)
         self._active = bool(tokens)
-        self._whole = _alternatives(tokens)
+        self._whole = _Tokens(tokens)
         self._tail = re.compile(f"({_any_of(token[:k] for token in tokens for k in range(1, len(token)))})(\\s*)$")
         self._head = re.compile(f"^(\\s*)(?={_any_of(token[k:] for token in tokens for k in range(1, len(token)))})")
 
@@ -110,20 +110,50 @@ class Fence:
         """`text` with a mark inside each token and beside each half token at an end."""
         if not self._active:
             return text
-        text = self._whole.sub(lambda found: found[0][0] + _BREAK + found[0][1:], text)
+        text = self._whole.replace(text, lambda token: token[0] + _BREAK + token[1:])
         return self._head.sub(rf"\1{_BREAK}", self._tail.sub(rf"\1{_BREAK}\2", text))
 
     def seal_spelled(self, text: str, guard: Guard) -> str:
         """Rendered `text` with the tokens that the template spelled sealed, and the marks gone."""
         if not self._active:
             return text
-        return self._whole.sub(lambda found: guard.sealed(found[0]), text).replace(_BREAK, "")
+        return self._whole.replace(text, guard.sealed).replace(_BREAK, "")
+
+
+class _Tokens:
+    """Finds tokens in a text from left to right, the longest at each place, also among thousands of tokens."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self._tokens = frozenset(tokens)
+        lengths: dict[str, set[int]] = {}
+        for token in self._tokens:
+            lengths.setdefault(token[0], set()).add(len(token))
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
+        self._first = re.compile(_any_of(self._lengths))
+
+    def find(self, text: str) -> Iterator[tuple[int, str]]:
+        """Where each token begins, and the token."""
+        end = 0
+        for found in self._first.finditer(text):
+            start = found.start()
+            if start < end:
+                continue
+            words = (text[start : start + length] for length in self._lengths[found[0]])
+            token = next((word for word in words if word in self._tokens), None)
+            if token is not None:
+                end = start + len(token)
+                yield start, token
+
+    def replace(self, text: str, spell: Callable[[str], str]) -> str:
+        """`text` with every token as `spell` writes it."""
+        pieces = []
+        end = 0
+        for start, token in self.find(text):
+            pieces += [text[end:start], spell(token)]
+            end = start + len(token)
+        return "".join([*pieces, text[end:]])
 
 
 def _any_of(words: Iterable[str]) -> str:
     """A pattern that matches the longest of `words`; it matches nothing when there are none."""
     return "|".join(re.escape(word) for word in sorted(set(words), key=len, reverse=True)) or "(?!)"
-
-
-def _alternatives(words: Iterable[str]) -> re.Pattern[str]:
-    return re.compile(_any_of(words))
