@@ -70,6 +70,7 @@ def convert(
         job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle, sampling or {})
         _check_space(dest, job.plan)
         with Partial(dest, _fingerprint(job), discard_other=force) as partial:
+            _check_destination(dest, force)  # again: who held the lock before us may have finished
             sources = job.checkpoint.files
             stream(job.plan, job.gather, sources, partial, progress or _silent, pack, pace or _pace(job.plan))
             _write_small_files(job, partial.folder, write_tokenizer)

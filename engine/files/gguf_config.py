@@ -42,14 +42,17 @@ def build_config(
 def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Ids of special tokens; every token that ends a turn or a message ends a generation too."""
 
-    def token(name: str) -> list[int]:
+    found = {}
+    for name in ("bos", "padding", "eos", "eot", "eom"):
         value = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        return [value] if type(value) is int else []
-
+        if type(value) is int:
+            found[name] = value
     tokens: dict[str, Any] = {}
-    for name, found in (("bos_token_id", token("bos")), ("pad_token_id", token("padding"))):
-        tokens.update({name: value for value in found})
-    ends = list(dict.fromkeys(token("eos") + token("eot") + token("eom")))
+    if "bos" in found:
+        tokens["bos_token_id"] = found["bos"]
+    if "padding" in found:
+        tokens["pad_token_id"] = found["padding"]
+    ends = list(dict.fromkeys(found[name] for name in ("eos", "eot", "eom") if name in found))
     if ends:
         tokens["eos_token_id"] = ends[0] if len(ends) == 1 else ends
     return tokens

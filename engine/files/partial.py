@@ -130,6 +130,8 @@ class Partial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and not self._files and not self.hashes:
+            _discard(self.folder)  # nothing was begun, so nothing is left behind
         for descriptor in (*self._files.values(), self._journal, self._lock):
             os.close(descriptor)
         if not isinstance(error, OSError):

@@ -33,6 +33,7 @@ from engine.files.convert import convert
 from engine.files.ftw import Ftw, open_model
 from engine.files.locks import lock_folder
 from engine.files.partial import Partial
+from engine.files.space import require_space
 from engine.files.stream import Pace
 from engine.files.verify import verify
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf, write_sharded_folder
@@ -340,6 +341,19 @@ def test_a_second_conversion_of_the_same_model_is_told_to_wait(tmp_path: Path, s
         run(source, tmp_path / "dest")
     os.close(lock)
     run(source, tmp_path / "dest")
+
+
+def test_a_conversion_that_was_overtaken_says_so_at_once(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
+    real_space = require_space
+
+    def be_overtaken(path: Path, needed: int) -> None:
+        monkeypatch.setattr("engine.files.convert.require_space", real_space)
+        run(source, tmp_path / "dest")
+
+    monkeypatch.setattr("engine.files.convert.require_space", be_overtaken)
+    with pytest.raises(UsageError, match="is there already"):
+        run(source, tmp_path / "dest")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dest", "source"]
 
 
 def test_the_lock_is_not_fooled_by_a_folder_that_was_renamed_meanwhile(tmp_path: Path, monkeypatch: Any) -> None:
