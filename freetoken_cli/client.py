@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.config import Config
+from engine.base.errors import FreetokenError
 from engine.base.paths import Paths
 from engine.base.units import (
     ExpertRoom,
@@ -25,6 +28,7 @@ from freetoken_cli.front_process import ensure_front
 from freetoken_cli.unix_http import call, stream
 
 CONTROL_SECONDS = 60.0
+GRACE_SECONDS = 10.0
 _WORKER_SETTINGS = ("device", "threads", "context", "kv", "experts", "keep_alive")
 
 
@@ -143,7 +147,11 @@ def resize_line(answer: Mapping[str, Any]) -> str:
 
 
 class ModelChat:
-    """A model that answers. Found unloaded, or its front gone, it is loaded again as it was asked for."""
+    """A model that answers. Found unloaded, or its front gone, it is loaded again as it was asked for.
+
+    `close` it at the end: until then it is kept at least `GRACE_SECONDS` between two questions, however short the
+    user's keep-alive is, because loading it for each request of one command helps nobody.
+    """
 
     def __init__(self, paths: Paths, model: str, config: Config) -> None:
         self._paths = paths
@@ -151,21 +159,42 @@ class ModelChat:
         self._config = config
         self._state: ModelState | None = None
         self._load: float | None = None  # seconds of a load that no answer has told of yet
+        self._attached_at = -math.inf
+        self._ours = "keep_alive" in config.explicit  # whether our keep-alive counts for the loaded model
 
     def load(self) -> tuple[ModelState, Mapping[str, Any]]:
         """Attach to the model or load it, starting a front if there is none; as `Front.load`."""
-        body = load_request(self._model, self._config)
+        config = replace(self._config, keep_alive=max(self._config.keep_alive, GRACE_SECONDS))
         ensure_front(self._paths, self._config.keep_alive)
-        self._state, answer = Front(self._paths.socket).load(body)
-        self._load = answer["load"] if answer["load"] is not None else self._load
+        self._state, answer = Front(self._paths.socket).load(load_request(self._model, config))
+        self._attached_at = time.monotonic()
+        if answer["load"] is not None:
+            self._load, self._ours = answer["load"], True
         return self._state, answer
 
+    def close(self) -> None:
+        """Let the user's own keep-alive begin."""
+        if self._state is None or not self._ours or self._config.keep_alive >= GRACE_SECONDS:
+            return
+        # A model that was unloaded meanwhile must not be loaded again for this.
+        with contextlib.suppress(FreetokenError):
+            front = Front(self._paths.socket)
+            if any(state.name == self._state.name for state in front.models()):
+                front.load({"model": self._state.name, "keep_alive": self._config.keep_alive})
+
+    def _attached(self) -> ModelState:
+        """The model's state, loaded; asked for again unless that was a moment ago."""
+        if self._state is not None and time.monotonic() - self._attached_at < GRACE_SECONDS / 2:
+            return self._state
+        return self.load()[0]
+
     def describe(self) -> str:
-        state = self._state or self.load()[0]
+        state = self._attached()
         return f"{state.name} on {state.place}, kv {state.kv}, context {state.context}"
 
     def answer(self, messages: Sequence[Message], sampling: Sampling, think: bool | None) -> Answer:
-        state, _ = self.load()
+        state = self._attached()
+        self._attached_at = -math.inf  # whatever happens now, the next question looks again
         body: dict[str, Any] = {
             "model": state.name,
             "messages": list(messages),
@@ -201,7 +230,7 @@ class ModelChat:
             experts=room or self._config.experts,
             context=self._config.context if budget is None else None,
         )
-        self._state = ModelState.from_json(answer["after"])
+        self._state, self._attached_at = ModelState.from_json(answer["after"]), -math.inf
         return "\n".join([resize_line(answer), *answer["notes"]])
 
     def state(self) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine import __version__
 from engine.base.errors import BusyError, FreetokenError
 from engine.base.paths import Paths, make_private_folder
 from freetoken_cli.unix_http import FrontGone, call
@@ -54,12 +55,27 @@ def ensure_front(
 
     Raises FreetokenError with the end of the front's log when it does not come up within `START_SECONDS`.
     """
-    if health(paths.socket) is not None:
+    if _usable(paths):
         return
     make_private_folder(paths.runtime)
     with _start_lock(paths):
-        if health(paths.socket) is None:
+        if not _usable(paths):
             _start(paths, front_config(paths, keep_alive), command)
+
+
+def _usable(paths: Paths) -> bool:
+    """Whether a front answers that is of our release; an idle one that an older release left is ended."""
+    found = health(paths.socket)
+    if found is None:
+        return False
+    if found.version == __version__ or found.port is not None:
+        return True
+    if not stop_idle_front(paths):
+        raise BusyError(
+            f"The background server is of version {found.version} and is answering somebody; this is {__version__}.",
+            "Try again when it is done, or end it: freetoken stop --all",
+        )
+    return False
 
 
 def front_config(paths: Paths, keep_alive: float, **more: Any) -> dict[str, Any]:

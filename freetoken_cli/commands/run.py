@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -116,15 +117,15 @@ def command(
         return
     text = read_prompt(prompt, output)
     name = ensure_model(paths, model, output)
-    chat = ModelChat(paths, name, config)
-    _attach(chat, output)
-    if text is None:
-        raise typer.Exit(_talk(chat, system or "", sampling, verbose, output, paths.history))
-    messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": text})
-    statistics = print_answer(chat, messages, sampling, None, output, [])
-    if verbose:
-        print_statistics(statistics, output)
+    with closing(ModelChat(paths, name, config)) as chat:
+        _attach(chat, output)
+        if text is None:
+            raise typer.Exit(_talk(chat, system or "", sampling, verbose, output, paths.history))
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": text})
+        statistics = print_answer(chat, messages, sampling, None, output, [])
+        if verbose:
+            print_statistics(statistics, output)
 
 
 def _attach(chat: ModelChat, output: Output) -> None:

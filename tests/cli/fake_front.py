@@ -13,10 +13,14 @@ import os
 import socketserver
 import sys
 import time
+import tomllib
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+# What the front of this release says; FAKE_VERSION makes it one of another.
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+VERSION = os.environ.get("FAKE_VERSION") or PROJECT["version"]
 STATE: dict[str, Any] = {
     "name": "demo",
     "size": 93 * 2**20,
@@ -49,6 +53,7 @@ class Front(socketserver.ThreadingUnixStreamServer):
         self.config = config
         self.loaded: dict[str, dict[str, Any]] = {}
         self.log = Path(config["socket"] + ".requests")
+        self.answering = 0
 
 
 class Refusal(Exception):
@@ -72,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/health":
-            self._json(200, {"status": "ok", "version": "0.1.0", "host": None, "port": None})
+            self._json(200, {"status": "ok", "version": VERSION, "host": None, "port": None})
         elif self.path == "/control/ps":
             self._json(200, {"models": list(self.server.loaded.values())})
         else:
@@ -84,7 +89,11 @@ class Handler(BaseHTTPRequestHandler):
             file.write(json.dumps({"path": self.path, "body": body}) + "\n")
         try:
             if self.path == "/v1/chat/completions":
-                self._chat(body)
+                self.server.answering += 1
+                try:
+                    self._chat(body)
+                finally:
+                    self.server.answering -= 1
             else:
                 self._json(200, self._control(body))
         except Refusal as error:
@@ -96,6 +105,8 @@ class Handler(BaseHTTPRequestHandler):
     def _control(self, body: dict[str, Any]) -> dict[str, Any]:
         loaded = self.server.loaded
         if self.path == "/control/shutdown":
+            if body.get("if_idle") and self.server.answering:
+                return {"busy": ["demo"]}
             os.unlink(self.server.config["socket"])
             self._json(200, {})
             os._exit(0)

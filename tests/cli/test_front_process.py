@@ -2,12 +2,15 @@
 
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
 import freetoken_cli.front_process as front_process
+from engine import __version__
 from engine.base.errors import BusyError, FreetokenError
 from freetoken_cli.front_process import ensure_front, health, stop_front, stop_idle_front
+from freetoken_cli.unix_http import stream
 from tests.cli.harness import FAKE_FRONT, FakeFront, Home
 
 
@@ -89,3 +92,27 @@ def test_a_serving_front_is_not_stopped_for_another(home: Home, monkeypatch: pyt
     monkeypatch.setattr(front_process, "call", lambda *args, **more: answer)
     with pytest.raises(BusyError, match=r"at http://127\.0\.0\.1:8642/v1"):
         stop_idle_front(home.paths)
+
+
+def test_an_idle_front_of_another_release_is_replaced(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_VERSION", "0.0.1")
+    ensure_front(home.paths, 300.0, FAKE_FRONT)
+    old = health(home.paths.socket)
+    monkeypatch.delenv("FAKE_VERSION")
+    ensure_front(home.paths, 300.0, FAKE_FRONT)
+    new = health(home.paths.socket)
+    assert old is not None
+    assert new is not None
+    assert (old.version, new.version) == ("0.0.1", __version__)
+    stop_front(home.paths)
+
+
+def test_a_busy_front_of_another_release_is_told_about(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_VERSION", "0.0.1")
+    ensure_front(home.paths, 300.0, FAKE_FRONT)
+    body = {"model": "demo", "messages": [{"role": "user", "content": "slow"}]}
+    with closing(stream(home.paths.socket, "/v1/chat/completions", body)) as events:
+        next(events)
+        with pytest.raises(BusyError, match=r"version 0\.0\.1 and is answering"):
+            ensure_front(home.paths, 300.0, FAKE_FRONT)
+    stop_front(home.paths)

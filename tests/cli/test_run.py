@@ -83,6 +83,20 @@ def test_flags_are_explicit_and_the_environment_gives_defaults(home: Home, ready
     assert "threads" not in load
 
 
+def test_a_short_keep_alive_begins_after_the_answer(home: Home, ready: FakeFront) -> None:
+    assert home.run("run", "demo", "hi", "--keep-alive", "0").returncode == 0
+    first, last = ready.requests("/control/load")
+    assert first["keep_alive"] >= 5
+    assert last == {"model": "demo", "keep_alive": 0}
+
+
+def test_a_keep_alive_that_nobody_typed_is_no_wish_for_a_loaded_model(home: Home, ready: FakeFront) -> None:
+    home.run("run", "demo", "hi")
+    home.run("run", "demo", "hi", FREETOKEN_KEEP_ALIVE="0")
+    _, second = ready.requests("/control/load")
+    assert "keep_alive" not in second
+
+
 def test_verbose_prints_statistics_to_stderr(home: Home, ready: FakeFront) -> None:
     done = home.run("run", "demo", "hi", "--verbose")
     assert done.stdout == "HI \n"
