@@ -39,7 +39,7 @@ Answer = TypeVar("Answer", bound=Message)
 class WorkerClient(asyncio.Protocol):
     """One worker process. When it ends, whatever still waits for it gets an error that says how."""
 
-    def __init__(self, process: WorkerProcess, on_end: Callable[[], None]) -> None:
+    def __init__(self, process: WorkerProcess, on_end: Callable[[WorkerClient], None]) -> None:
         self._child = process.child
         self._on_end = on_end
         self._lines = LineBuffer()
@@ -53,8 +53,8 @@ class WorkerClient(asyncio.Protocol):
         self._stopping = False
 
     @staticmethod
-    async def connect(process: WorkerProcess, on_end: Callable[[], None]) -> WorkerClient:
-        """Take over a worker that was started; `on_end` is called once, when it has ended."""
+    async def connect(process: WorkerProcess, on_end: Callable[[WorkerClient], None]) -> WorkerClient:
+        """Take over a worker that was started; `on_end` is called with the client once it has ended."""
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: WorkerClient(process, on_end), sock=process.connection)
         return client
@@ -202,4 +202,4 @@ class WorkerClient(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(error)
         self._ended.set()
-        self._on_end()
+        self._on_end(self)

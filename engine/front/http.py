@@ -23,6 +23,7 @@ from engine.base.errors import (
 from engine.front.fields import FieldError
 
 LARGEST_BODY = 32 * 2**20
+_QUICK_BODY = 2**18  # bytes that are parsed in a few milliseconds
 
 Value = TypeVar("Value")
 Events = AsyncGenerator[dict[str, Any] | str, None]  # JSON objects, or text for a comment
@@ -41,8 +42,14 @@ async def read_body(request: Request) -> dict[str, Any]:
         if size > LARGEST_BODY:
             raise TooLargeError(f"The request's body is longer than {LARGEST_BODY} bytes.", "Send less at once.")
         parts.append(part)
+    data = b"".join(parts)
+    # A long conversation must not hold up everybody else's tokens.
+    return await asyncio.to_thread(_parse, data) if size > _QUICK_BODY else _parse(data)
+
+
+def _parse(data: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(b"".join(parts), parse_constant=_refuse_constant)
+        content = json.loads(data, parse_constant=_refuse_constant)
     except RecursionError:
         raise UsageError("The request's body is nested too deeply.") from None
     except ValueError as error:

@@ -231,7 +231,7 @@ class Supervisor:
         if self._closing:
             raise BusyError("The server is shutting down.", "Send the request again in a moment.")
         process = spawn(worker_config(folder, flags), self._command)
-        client = await WorkerClient.connect(process, lambda: self._ended(name, client))
+        client = await WorkerClient.connect(process, lambda client: self._ended(name, client))
         try:
             # The tokenizer takes as long as the worker's start; both at once.
             text, defaults = await asyncio.gather(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from engine.base.errors import FreetokenError
 from engine.worker.protocol import Sampling, TokenLogprob
 
 Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -Infinity
-_HEAD = 1024  # most likely tokens that top-p looks at before it sorts the whole vocabulary
+_BLOCK = 512
+_SORTABLE = 4096
+_COLDEST = 1e-30  # the least temperature that does not vanish in f32
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Sampler:
         self._penalises = (
             sampling.repetition_penalty != 1.0 or sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
         )
-        self._prompt = frozenset(prompt) if self._penalises else frozenset()
+        self._seen = np.unique(np.fromiter(prompt, np.int64)) if self._penalises else np.empty(0, np.int64)
         self._generated: Counter[int] = Counter()
         self._count = 0
 
@@ -49,10 +53,16 @@ class Sampler:
         token = int(adjusted.argmax()) if self._sampling.temperature == 0 else self._draw(adjusted)
         self._count += 1
         if self._penalises:
-            self._generated[token] += 1
+            self._remember(token)
         if self._sampling.logprobs < 0:
             return Choice(token)
         return Choice(token, _logprobs(logits, token, self._sampling.logprobs))
+
+    def _remember(self, token: int) -> None:
+        self._generated[token] += 1
+        place = int(np.searchsorted(self._seen, token))
+        if place == len(self._seen) or self._seen[place] != token:
+            self._seen = np.insert(self._seen, place, token)
 
     def _adjust(self, logits: Floats) -> Floats:
         """Bias, then the repetition penalty (prompt and answer), then OpenAI's two (answer only)."""
@@ -63,10 +73,9 @@ class Sampler:
         for token, amount in sampling.logit_bias.items():
             adjusted[token] += np.float32(amount)
         if sampling.repetition_penalty != 1.0:
-            seen = np.fromiter(self._prompt | self._generated.keys(), np.int64)
-            values = adjusted[seen]
+            values = adjusted[self._seen]
             penalty = np.float32(sampling.repetition_penalty)
-            adjusted[seen] = np.where(values > 0, values / penalty, values * penalty)
+            adjusted[self._seen] = np.where(values > 0, values / penalty, values * penalty)
         if self._generated:
             ids = np.fromiter(self._generated.keys(), np.int64)
             counts = np.fromiter(self._generated.values(), np.float32)
@@ -76,58 +85,87 @@ class Sampler:
     def _draw(self, logits: Floats) -> int:
         """Sample by inverting the cumulative distribution over what the filters left, in ascending token id."""
         sampling = self._sampling
-        # Subtracting first keeps tiny temperatures from overflowing.
-        scaled = (logits - logits.max()).astype(np.float64) / sampling.temperature
-        ids: NDArray[np.int64] | None = None
-        if 0 < sampling.top_k < len(scaled):
-            ids = _most_likely(scaled, sampling.top_k)
-            scaled = scaled[ids]
-        weights = np.exp(scaled)
+        ids: Ids | None = None  # None: all tokens
+        if 0 < sampling.top_k < len(logits):
+            ids = _largest(logits, sampling.top_k)
+            logits = logits[ids]
+        # Dividing what is at most zero: a tiny temperature gives -inf and so weight 0, never an overflow to +inf.
+        with np.errstate(over="ignore"):
+            weights = np.exp((logits - logits.max()) / np.float32(max(sampling.temperature, _COLDEST)))
         if sampling.top_p < 1.0:
             kept = _nucleus(weights, sampling.top_p)
             ids, weights = kept if ids is None else ids[kept], weights[kept]
         if sampling.min_p > 0.0:
-            kept = np.flatnonzero(weights >= sampling.min_p * weights.max())
+            kept = np.flatnonzero(weights >= np.float32(sampling.min_p) * weights.max())
             ids, weights = kept if ids is None else ids[kept], weights[kept]
-        cumulative = np.cumsum(weights)
         # Each token has its own counter, so a request that is preempted and resumed goes on with the same numbers.
         key = np.array([sampling.seed % 2**64, sampling.choice], np.uint64)
         uniform = np.random.Generator(np.random.Philox(key=key, counter=self._count)).random()
-        index = min(int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right")), len(weights) - 1)
+        index = _invert(weights, uniform)
         return index if ids is None else int(ids[index])
 
 
-def _most_likely(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def _invert(weights: Floats, uniform: float) -> int:
+    """The index at which the running sum of `weights` passes `uniform` (0 to 1) times their sum."""
+    whole = len(weights) // _BLOCK
+    # Sums of blocks first: a running sum over a whole vocabulary takes twenty times as long.
+    sums = weights[: whole * _BLOCK].reshape(whole, _BLOCK).sum(axis=1, dtype=np.float64)
+    running = np.cumsum(np.append(sums, weights[whole * _BLOCK :].sum(dtype=np.float64)))
+    goal = uniform * running[-1]
+    block = int(np.searchsorted(running, goal, side="right"))
+    before = running[block - 1] if block else 0.0
+    inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
+    index = block * _BLOCK + int(np.searchsorted(inside, goal - before, side="right"))
+    if index < len(weights) and weights[index] > 0:
+        return index
+    return int(np.flatnonzero(weights)[-1])  # rounding in the last places of a sum
+
+
+def _largest(values: Floats, count: int) -> Ids:
     """Ids of the `count` largest values, ascending; among equal values the lower ids."""
-    threshold = np.partition(values, len(values) - count)[len(values) - count]
+    place = len(values) - count
+    return _from_threshold(values, np.partition(values, place)[place], count)
+
+
+def _from_threshold(values: Floats, threshold: np.float32, count: int) -> Ids:
+    """As `_largest`, when the smallest of them is known to be `threshold`."""
     above = np.flatnonzero(values > threshold)
     ties = np.flatnonzero(values == threshold)[: count - len(above)]
     return np.sort(np.concatenate([above, ties]))
 
 
-def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
+def _nucleus(weights: Floats, top_p: float) -> Ids:
     """Ids, ascending, of the fewest most likely tokens whose share of `weights` reaches `top_p`; never none."""
-    wanted = top_p * weights.sum()
-    head = _most_likely(weights, min(_HEAD, len(weights)))
-    if weights[head].sum() < wanted:
-        head = np.arange(len(weights))
-    order = head[np.argsort(-weights[head], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(weights[order]), wanted, side="left")) + 1
-    return np.sort(order[:count])
+    wanted = top_p * float(weights.sum(dtype=np.float64))
+    # Sorting a whole vocabulary takes long, so first narrow down where in the order the end must lie: `count` tokens
+    # of `mass` are in, the end is among `rest`.
+    count, mass, rest = 0, 0.0, weights
+    while len(rest) > _SORTABLE:
+        upper = rest[rest > rest.mean()]
+        if not 0 < len(upper) < len(rest):
+            break  # all equal, or so nearly that the mean rounds to one of them
+        upper_mass = float(upper.sum(dtype=np.float64))
+        if mass + upper_mass >= wanted:
+            rest = upper
+        else:
+            count, mass, rest = count + len(upper), mass + upper_mass, rest[rest <= rest.mean()]
+    order = np.sort(rest)[::-1]
+    reached = mass + np.cumsum(order, dtype=np.float64)
+    last = min(int(np.searchsorted(reached, wanted, side="left")), len(order) - 1)
+    return _from_threshold(weights, order[last], count + last + 1)
 
 
 def _logprobs(logits: Floats, token: int, top: int) -> TokenLogprob:
     """Log probabilities of `token` and of the `top` most likely tokens, most likely first."""
-    values = logits.astype(np.float64)
-    values -= values.max()
-    values -= np.log(np.exp(values).sum())
+    peak = logits.max()
+    norm = float(peak) + math.log(float(np.exp(logits - peak).sum(dtype=np.float64)))
     best: tuple[tuple[int, float], ...] = ()
     if top:
-        ids = _most_likely(values, min(top, len(values)))
-        ids = ids[np.argsort(-values[ids], kind="stable")]
-        best = tuple((int(index), _finite(values[index])) for index in ids)
-    return TokenLogprob(_finite(values[token]), best)
+        ids = _largest(logits, min(top, len(logits)))
+        ids = ids[np.argsort(-logits[ids], kind="stable")]
+        best = tuple((int(index), _finite(float(logits[index]) - norm)) for index in ids)
+    return TokenLogprob(_finite(float(logits[token]) - norm), best)
 
 
-def _finite(value: np.float64) -> float:
-    return max(float(value), LOWEST_LOGPROB)
+def _finite(value: float) -> float:
+    return max(value, LOWEST_LOGPROB)

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.base.errors import FreetokenError
 from engine.worker.protocol import Sampling
-from engine.worker.sampler import LOWEST_LOGPROB, Sampler
+from engine.worker.sampler import LOWEST_LOGPROB, Sampler, _invert, _nucleus
 
 VOCAB = 50
 
@@ -95,6 +95,30 @@ def test_nucleus_of_a_flat_distribution_over_a_large_vocabulary() -> None:
     tokens = draw(np.zeros(5000, np.float32), 200, Sampling(top_p=0.5))
     assert max(tokens) < 2500
     assert len(set(tokens)) > 150
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 200), st.sampled_from([0.01, 1.0, 4.0]), st.floats(0, 1))
+def test_nucleus_of_a_vocabulary_too_large_to_sort(seed: int, spread: float, top_p: float) -> None:
+    weights = np.exp(row(seed, 20_000, spread)).round(seed % 4 + 1)  # rounding makes ties
+    kept = _nucleus(weights, top_p)
+    order = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
+    assert kept.tolist() == sorted(order[: len(kept)])
+    total = weights.sum(dtype=np.float64)
+    mass = weights[order].astype(np.float64).cumsum()
+    assert mass[len(kept) - 1] >= top_p * total * (1 - 1e-9) or len(kept) == len(weights)
+    assert len(kept) == 1 or mass[len(kept) - 2] < top_p * total * (1 + 1e-9)
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=2000).filter(any), st.floats(0, 1, exclude_max=True))
+def test_inversion_finds_the_place_in_the_running_sum(weights: list[float], uniform: float) -> None:
+    array = np.array(weights, np.float32)
+    index = _invert(array, uniform)
+    running = array.astype(np.float64).cumsum()
+    assert array[index] > 0
+    slack = 1e-9 * running[-1]
+    assert (running[index - 1] if index else 0.0) <= uniform * running[-1] + slack
+    assert running[index] >= uniform * running[-1] - slack
 
 
 def test_greedy_takes_the_lowest_of_equal_tokens() -> None:
