@@ -6,11 +6,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from engine.program.executor import Executor
 from engine.spec.families import FAMILIES
 
 from .cases import CASES, Case
 from .check import TOLERANCE, differences, greedy
-from .prepare import prepare
+from .prepare import native, prepare
+from .tiny import Truth
 
 
 def main(arguments: list[str]) -> int:
@@ -30,15 +32,21 @@ def report(case: Case) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         model = prepare(case, Path(folder))
         print(f"\n{case.name}: largest difference, as a share of the largest value")
-        executor = model.reference()
-        found = differences(executor, model.truth)
-        first = next((item for item in found if item.share > TOLERANCE), None)
-        for item in found:
-            mark = f"  <- first difference, token {item.row}" if item is first else ""
-            print(f"  reference  {item.place:10s} {item.share:.1e}{mark}")
-        same = greedy(executor, model.truth) == model.truth.greedy
-        print(f"  reference  greedy     {'equal' if same else 'DIFFERENT'}, {len(model.truth.greedy)} tokens")
-        return first is None and same
+        executors = {"reference": model.reference(), "native": native(model.ftw)}
+        agree = [report_executor(name, executor, model.truth) for name, executor in executors.items()]
+        return all(agree)
+
+
+def report_executor(name: str, executor: Executor, truth: Truth) -> bool:
+    """Print how far each layer of one executor is off; true where all agree."""
+    found = differences(executor, truth)
+    first = next((item for item in found if item.share > TOLERANCE), None)
+    for item in found:
+        mark = f"  <- first difference, largest at token {item.row}" if item is first else ""
+        print(f"  {name:10s} {item.place:10s} {item.share:.1e}{mark}")
+    same = greedy(executor, truth) == truth.greedy
+    print(f"  {name:10s} greedy     {'equal' if same else 'DIFFERENT'}, {len(truth.greedy)} tokens")
+    return first is None and same
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from engine.files.convert import convert
 from engine.files.ftw import Ftw, open_model
 from engine.program.lower import lower
+from engine.program.native import NativeExecutor
 from engine.program.reference import ReferenceExecutor
 from engine.program.weights import FtwWeights, Weights
 from engine.spec.schema import Spec
@@ -63,6 +64,12 @@ def prepare_quantised(family: str, codec: str, folder: Path) -> Prepared:
 
 def reference(spec: Spec, weights: Weights) -> ReferenceExecutor:
     return ReferenceExecutor(lower(spec), weights)
+
+
+def native(ftw: Ftw, spec: Spec | None = None, **settings: Any) -> NativeExecutor:
+    """The native executor over a converted model, with keys and values kept in f32; `spec` replaces the model's."""
+    program = lower(spec or Spec.from_json(ftw.spec))
+    return NativeExecutor(program, ftw.dense, ftw.banks, **{"kv_dtype": "f32", "threads": 2, **settings})
 
 
 def no_tokenizer(_metadata: Mapping[str, Any], _folder: Path) -> None:

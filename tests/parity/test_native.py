@@ -12,15 +12,12 @@ import pytest
 from engine import _native
 from engine.files.convert import convert
 from engine.files.ftw import open_model
-from engine.program.lower import lower
-from engine.program.native import NativeExecutor
-from engine.spec.schema import Spec
 
 from .cases import CASES
 from .check import TOLERANCE, Floats, agrees, batch, difference, differences, greedy, in_chunks, page_table
 from .codecs_numpy import CODINGS, FLOATS, pack, unpack
 from .conftest import Models, QuantisedModels
-from .prepare import Prepared, no_tokenizer
+from .prepare import native, no_tokenizer
 from .sabotage import SPEC_CHANGES
 from .test_codecs import SHAPES, raw_rows
 from .test_quantised import EACH
@@ -28,14 +25,8 @@ from .tiny import Truth
 
 NAMES = [case.name for case in CASES]
 # A hidden state's distance from the dequantised twin's, as a share of the largest value: activations are rounded to
-# 16 bits a block, 1.5e-5 of a block's largest value, a few times a layer.
-QUANTISED_TOLERANCE = 1e-3
-
-
-def native(model: Prepared, spec: Spec | None = None, **settings: Any) -> NativeExecutor:
-    """An executor over the converted model, with keys and values kept in f32."""
-    program = lower(spec or model.spec)
-    return NativeExecutor(program, model.ftw.dense, model.ftw.banks, **{"kv_dtype": "f32", "threads": 2, **settings})
+# 16 bits a block, 1.5e-5 of a block's largest value, a few times a layer. Measured: up to 1.8e-4.
+QUANTISED_TOLERANCE = 5e-4
 
 
 def assert_same_bits(ours: Floats, theirs: Floats) -> None:
@@ -45,20 +36,20 @@ def assert_same_bits(ours: Floats, theirs: Floats) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_hidden_states_and_logits_are_those_of_transformers(models: Models, name: str) -> None:
     model = models(name)
-    worst = max(differences(native(model), model.truth), key=lambda found: found.share)
+    worst = max(differences(native(model.ftw), model.truth), key=lambda found: found.share)
     assert worst.share <= TOLERANCE, worst
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_tokens_are_those_of_transformers(models: Models, name: str) -> None:
     model = models(name)
-    assert greedy(native(model), model.truth) == model.truth.greedy
+    assert greedy(native(model.ftw), model.truth) == model.truth.greedy
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_chunks_and_single_tokens_give_the_bits_of_the_whole_prompt(models: Models, name: str) -> None:
     model = models(name)
-    executor = native(model)
+    executor = native(model.ftw)
     whole = in_chunks(executor, model.truth.prompt, [len(model.truth.prompt)])
     for sizes in ([1], [7, 1, 16, 5], [30, 15]):
         assert_same_bits(in_chunks(executor, model.truth.prompt, sizes), whole)
@@ -67,9 +58,9 @@ def test_chunks_and_single_tokens_give_the_bits_of_the_whole_prompt(models: Mode
 @pytest.mark.parametrize("name", NAMES)
 def test_threads_instruction_sets_and_pages_do_not_change_a_bit(models: Models, name: str) -> None:
     model = models(name)
-    whole = in_chunks(native(model), model.truth.prompt, [len(model.truth.prompt)])
+    whole = in_chunks(native(model.ftw), model.truth.prompt, [len(model.truth.prompt)])
     for settings in ({"threads": 1}, {"page_tokens": 32}, *({"isa": isa} for isa in _native.isas())):
-        assert_same_bits(in_chunks(native(model, **settings), model.truth.prompt, [20]), whole)
+        assert_same_bits(in_chunks(native(model.ftw, **settings), model.truth.prompt, [20]), whole)
 
 
 @pytest.mark.parametrize("axis", SPEC_CHANGES)
@@ -79,7 +70,7 @@ def test_a_change_on_every_axis_is_noticed(models: Models, axis: str) -> None:
         model = models(name)
         changed = SPEC_CHANGES[axis](model.spec)
         if changed is not None:
-            assert not agrees(native(model, changed), model.truth), f"{axis} of {name}"
+            assert not agrees(native(model.ftw, changed), model.truth), f"{axis} of {name}"
             return
     pytest.fail(f"no model has the axis {axis}")
 
@@ -102,7 +93,7 @@ def test_integer_codecs_stay_near_their_dequantised_twin(
 ) -> None:
     model = quantised_models(family, codec)
     theirs = [*model.truth.states, model.truth.logits]
-    for (place, ours), expected in zip(states_and_logits(native(model), model.truth), theirs, strict=True):
+    for (place, ours), expected in zip(states_and_logits(native(model.ftw), model.truth), theirs, strict=True):
         found = difference(place, ours, expected)
         assert found.share <= QUANTISED_TOLERANCE, found
 
@@ -112,11 +103,11 @@ def test_integer_codecs_give_the_same_bits_in_chunks(
     quantised_models: QuantisedModels, family: str, codec: str
 ) -> None:
     model = quantised_models(family, codec)
-    executor = native(model)
+    executor = native(model.ftw)
     whole = in_chunks(executor, model.truth.prompt, [len(model.truth.prompt)])
     for sizes in ([1], [7, 1, 16, 5]):
         assert_same_bits(in_chunks(executor, model.truth.prompt, sizes), whole)
-    assert_same_bits(in_chunks(native(model, isa="scalar", threads=1), model.truth.prompt, [11]), whole)
+    assert_same_bits(in_chunks(native(model.ftw, isa="scalar", threads=1), model.truth.prompt, [11]), whole)
 
 
 # --- the packed form, against the numpy twin
