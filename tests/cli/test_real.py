@@ -28,18 +28,19 @@ def alive(stored: Home) -> Iterator[Home]:
     assert _ours(stored) == []
 
 
-def _ours(home: Home) -> list[psutil.Process]:
-    """Processes that serve this home: they were started with its paths."""
+def _ours(home: Home, module: str = "engine.") -> list[psutil.Process]:
+    """Living processes of `module` that serve this home: they were started with its paths."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or ())
-        if "engine." in line and (str(home.folder) in line or str(home.runtime) in line):
+        alive = process.info["status"] != psutil.STATUS_ZOMBIE
+        if alive and module in line and (str(home.folder) in line or str(home.runtime) in line):
             found.append(process)
     return found
 
 
 def _workers(home: Home) -> list[psutil.Process]:
-    return [process for process in _ours(home) if "engine.worker" in " ".join(process.cmdline())]
+    return _ours(home, "engine.worker")
 
 
 def _free_port() -> int:
@@ -77,6 +78,12 @@ def test_ps_resize_stop(alive: Home) -> None:
     assert model["kv_tokens"] == 1024
     assert alive.run("stop", "tiny").stdout == "tiny\n"
     assert _workers(alive) == []
+
+
+def test_experts_on_the_cpu_are_ignored_and_said_once(alive: Home) -> None:
+    done = alive.run("run", "tiny", "hello", *QUICK, "--experts", "64M")
+    assert done.returncode == 0
+    assert done.stderr.count("--experts") == 1
 
 
 def test_explicit_flags_are_matched(alive: Home) -> None:
@@ -228,12 +235,11 @@ def test_serve_of_a_model_that_does_not_fit_ends(alive: Home) -> None:
     assert _ours(alive) == []
 
 
-def test_a_second_serve_of_the_killed_kind_starts_again(alive: Home) -> None:
+def test_a_killed_front_leaves_nothing_and_the_next_one_starts(alive: Home) -> None:
     """SIGKILL leaves the worker no parent; it goes too, and the next front takes over socket and lock."""
     alive.run("run", "tiny", "hello", *QUICK)
-    for process in _ours(alive):
-        if "engine.front" in " ".join(process.cmdline()):
-            process.kill()
+    for process in _ours(alive, "engine.front"):
+        process.kill()
     wait_for(lambda: _ours(alive) == [])
     assert alive.run("run", "tiny", "hello", *QUICK).returncode == 0
 
