@@ -55,9 +55,10 @@ def _files(checkpoint: Checkpoint) -> list[Finding]:
     size = sum(file.size for file in checkpoint.files)
     codecs = Counter(tensor.codec for tensor in checkpoint.tensors.values())
     unknown = sorted(codec for codec in codecs if codec not in CODECS)
+    files = f"{len(checkpoint.files)} file{'s' if len(checkpoint.files) != 1 else ''}"
     counts = ", ".join(f"{count} {codec}" for codec, count in codecs.most_common())
     return [
-        Finding("files", OK, f"{len(checkpoint.files)} files, {format_size(size)}"),
+        Finding("files", OK, f"{files}, {format_size(size)}"),
         Finding("codecs", FAIL, f"{', '.join(unknown)} cannot be read by this release", "Get it in another codec.")
         if unknown
         else Finding("codecs", OK, f"{counts} tensors"),

@@ -43,6 +43,21 @@ class Page(TyperCommand):
         own = [(item.variable, item.help) for item in SETTINGS if item.name in names]
         write_section(formatter, "Environment", [*own, *ALWAYS])
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required, _ in self._arguments())]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        arguments = [(name, help) for name, _, help in self._arguments()]
+        if arguments:
+            write_section(formatter, "Arguments", arguments)
+        flags = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
+        write_section(formatter, "Options", [record for flag in flags if (record := flag.get_help_record(ctx))])
+
+    def _arguments(self) -> list[tuple[str, bool, str]]:
+        """Name, whether it is required, and help of each argument."""
+        arguments: list[Any] = [param for param in self.params if param.param_type_name == "argument"]
+        return [(param.metavar, param.required, param.help or "") for param in arguments]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         keep_text(self.get_params(ctx))
         try:

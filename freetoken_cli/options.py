@@ -28,8 +28,12 @@ def _plain(flag: str, metavar: str, help: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=help, show_default=False)
 
 
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A model's name, or the path of one.", autocompletion=_complete_model)
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.", autocompletion=_complete_model)]
+Folder = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A model's name, or the path of an FTW folder.", autocompletion=_complete_model
+    ),
 ]
 Models = Annotated[
     list[str], typer.Argument(metavar="MODEL...", help="Names of models.", autocompletion=_complete_model)

@@ -98,8 +98,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("kv", parse_kv, "Context memory: tokens (8192, 32k) or bytes (512M, 2GiB)."),
     Setting("threads", _count_parser(1, 4096, "a number of threads"), "Threads that compute."),
     Setting("max_tokens", parse_tokens, "The most tokens to generate."),
-    Setting("host", _parse_text, "The address to listen on."),
-    Setting("port", _count_parser(0, 65535, "a port"), "The port to listen on; 0 takes a free one."),
+    Setting("host", _parse_text, f"The address to listen on; {DEFAULT_HOST} if not said."),
+    Setting(
+        "port",
+        _count_parser(0, 65535, "a port"),
+        f"The port to listen on; {DEFAULT_PORT} if not said, 0 takes a free one.",
+    ),
     Setting("api_key", _parse_text, "The key that clients of the server must send."),
     Setting("keep_alive", parse_duration, "How long an idle model stays loaded: 30s, 5m, 0, forever."),
 )

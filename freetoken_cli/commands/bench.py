@@ -13,7 +13,7 @@ from engine.worker.bench import BenchPlan, bench_model
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
 from freetoken_cli.front_process import health
-from freetoken_cli.options import Json, Model, NoColor, Quiet, Threads
+from freetoken_cli.options import Folder, Json, NoColor, Quiet, Threads
 from freetoken_cli.output import Column, Output, pad
 from freetoken_cli.terminal import styled
 
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 def command(
-    model: Model,
+    model: Folder,
     prompts: Prompts = None,
     depths: Depths = None,
     decode_tokens: DecodeTokens = None,

@@ -24,7 +24,7 @@ EXAMPLES = (
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A safetensors folder or a GGUF file.")]
 Destination = Annotated[
     str | None,
-    typer.Argument(metavar="[DEST]", help="The folder to write; the store without one.", show_default=False),
+    typer.Argument(metavar="DEST", help="The folder to write; the store without one.", show_default=False),
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name in the store.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]

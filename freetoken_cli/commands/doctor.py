@@ -23,7 +23,7 @@ EXAMPLES = (
 
 Source = Annotated[
     str | None,
-    typer.Argument(metavar="[CHECKPOINT]", help="A safetensors folder or a GGUF file to look at.", show_default=False),
+    typer.Argument(metavar="CHECKPOINT", help="A safetensors folder or a GGUF file to look at.", show_default=False),
 ]
 Families = Annotated[bool, typer.Option("--families", help="List the families, their codecs, and how each is tested.")]
 

@@ -30,7 +30,7 @@ EXAMPLES = (
 
 ProbedModel = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="Measure this model's experts, not all the store's.", show_default=False),
+    typer.Argument(metavar="MODEL", help="Measure this model's experts, not all the store's.", show_default=False),
 ]
 Seconds = Annotated[
     str | None, typer.Option("--seconds", metavar="X", help="How long to measure; 10 if not said.", show_default=False)

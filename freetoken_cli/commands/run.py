@@ -49,7 +49,7 @@ EXAMPLES = (
 
 Prompt = Annotated[
     str | None,
-    typer.Argument(metavar="[PROMPT]", help="What to ask; - reads stdin. Without one: a REPL.", show_default=False),
+    typer.Argument(metavar="PROMPT", help="What to ask; - reads stdin. Without one: a REPL.", show_default=False),
 ]
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.", show_default=False)]
 Estimate = Annotated[bool, typer.Option("--estimate", help="State bytes, memory, speed and fit; load nothing.")]

@@ -33,7 +33,7 @@ EXAMPLES = (
 
 ServedModels = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[MODEL]...", help="Models to load now; others load when asked for.", show_default=False),
+    typer.Argument(metavar="MODEL...", help="Models to load now; others load when asked for.", show_default=False),
 ]
 
 

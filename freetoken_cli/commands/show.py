@@ -9,7 +9,7 @@ from engine.files.store import Store
 from engine.spec.schema import Attention, LatentAttention, Moe, Spec
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
-from freetoken_cli.options import Json, Model, NoColor, Quiet
+from freetoken_cli.options import Folder, Json, NoColor, Quiet
 from freetoken_cli.output import Output
 
 EXAMPLES = (
@@ -18,7 +18,7 @@ EXAMPLES = (
 )
 
 
-def command(model: Model, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
+def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
     """Show what a model is made of, from its manifest alone."""
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     folder = model_folder(Store(options.paths().store), model)

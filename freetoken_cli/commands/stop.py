@@ -20,7 +20,7 @@ EXAMPLES = (
 )
 
 LoadedModels = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL]...", help="Names of loaded models.", show_default=False)
+    list[str] | None, typer.Argument(metavar="MODEL...", help="Names of loaded models.", show_default=False)
 ]
 All = Annotated[bool, typer.Option("--all", help="Unload everything, and end the background server.")]
 

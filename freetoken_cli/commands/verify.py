@@ -8,7 +8,7 @@ from engine.files.store import Store
 from engine.files.verify import verify
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
-from freetoken_cli.options import Json, Model, NoColor, Quiet
+from freetoken_cli.options import Folder, Json, NoColor, Quiet
 from freetoken_cli.output import Output
 
 EXAMPLES = (
@@ -17,7 +17,7 @@ EXAMPLES = (
 )
 
 
-def command(model: Model, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
+def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
     """Check every byte of a model against the hashes that were written with it.
 
     The exit code is 1 when something was altered; each place is named.
