@@ -47,12 +47,18 @@ def page_table(executor: Executor, tokens: int, seed: int = 0) -> NDArray[np.int
 
 def differences(executor: Executor, truth: Truth) -> list[Difference]:
     """How far the hidden states after each layer, and the logits of all rows, are from the truth, in that order."""
-    pages = page_table(executor, len(truth.prompt))
-    rows = range(len(truth.prompt))
+    ours = truth_of(executor, truth)
+    layers = enumerate(zip(ours.states, truth.states, strict=True))
+    pairs = [(f"layer {i}", state, expected) for i, (state, expected) in layers]
+    return [difference(*pair) for pair in (*pairs, ("logits", ours.logits, truth.logits))]
+
+
+def truth_of(executor: Executor, truth: Truth) -> Truth:
+    """What an executor says to the same prompt, as something to compare others with."""
+    pages, rows = page_table(executor, len(truth.prompt)), range(len(truth.prompt))
     states = executor.trace(batch(truth.prompt, 0, pages, rows))
     logits = executor.step(batch(truth.prompt, 0, pages, rows))
-    pairs = [(f"layer {i}", ours, theirs) for i, (ours, theirs) in enumerate(zip(states, truth.states, strict=True))]
-    return [difference(*pair) for pair in (*pairs, ("logits", logits, truth.logits))]
+    return Truth(truth.prompt, tuple(states), logits, ())
 
 
 def difference(place: str, ours: Floats, theirs: Floats) -> Difference:
