@@ -118,6 +118,12 @@ class WorkerClient(asyncio.Protocol):
             self._child.kill()
         await self._ended.wait()
 
+    async def abort(self) -> None:
+        """End a worker that has nothing to finish, at once."""
+        self._stopping = True
+        self._child.kill()
+        await self._ended.wait()
+
     async def wait_ended(self) -> None:
         """Wait until the process is gone and everybody who waited for it has been told."""
         await self._ended.wait()
@@ -192,7 +198,7 @@ class WorkerClient(asyncio.Protocol):
             self._child.kill()
             code = await asyncio.to_thread(self._child.wait)
         if self._stopping:
-            error = Failed("BusyError", "The model was unloaded while it answered.", "Send the request again.")
+            error = Failed("BusyError", "The model was unloaded before it had answered.", "Send the request again.")
         else:
             error = Failed("FreetokenError", f"The model's worker {ending(code)}.", "Send the request again.")
         self._fail_ready(error.exception())

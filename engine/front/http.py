@@ -56,7 +56,14 @@ def _parse(data: bytes) -> dict[str, Any]:
         raise UsageError(f"The request's body is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise UsageError("The request's body is not a JSON object.")
-    return content
+    return _whole_characters(content) if b"\\ud" in data.lower() else content
+
+
+def _whole_characters(content: dict[str, Any]) -> dict[str, Any]:
+    """`content` with U+FFFD for halves of surrogate pairs, which escapes can smuggle in and no answer could carry."""
+    text = json.dumps(content, ensure_ascii=False)
+    whole: dict[str, Any] = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return whole
 
 
 def _refuse_constant(name: str) -> float:

@@ -105,6 +105,7 @@ def _server(app: ASGIApp) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=int(DRAIN_SECONDS) + 1,
         )
     )

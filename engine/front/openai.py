@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -44,11 +45,7 @@ class OpenAI:
 
     async def model(self, request: Request) -> Response:
         """One model of the store."""
-        name = request.path_params["name"]
-        try:
-            return JSONResponse(self._model_json(name))
-        except UsageError as error:  # no model can be called that
-            raise NotFoundError(error.message, error.remedy) from None
+        return JSONResponse(self._model_json(request.path_params["name"]))
 
     async def chat(self, request: Request) -> Response:
         """A chat completion."""
@@ -60,13 +57,24 @@ class OpenAI:
         asked = read_completion(await read_body(request))
         return await while_connected(request, self._completion(asked))
 
+    def _folder(self, name: str) -> Path:
+        """Where a model is. NotFoundError also for what no model can be called, such as `someone/else`."""
+        try:
+            return self._supervisor.store.get(name)
+        except UsageError as error:
+            raise NotFoundError(error.message, error.remedy) from None
+
+    def _use(self, name: str) -> AbstractAsyncContextManager[Loaded]:
+        self._folder(name)
+        return self._supervisor.use(name)
+
     def _model_json(self, name: str) -> dict[str, Any]:
-        created = int((self._supervisor.store.get(name) / MANIFEST_NAME).stat().st_mtime)
+        created = int((self._folder(name) / MANIFEST_NAME).stat().st_mtime)
         return {"id": name, "object": "model", "created": created, "owned_by": "local"}
 
     async def _chat(self, asked: ChatAsked) -> Response:
         async with AsyncExitStack() as stack:
-            loaded = await stack.enter_async_context(self._supervisor.use(asked.model))
+            loaded = await stack.enter_async_context(self._use(asked.model))
             # Long conversations take a while to render and encode; others must not wait for that.
             prompt = await asyncio.to_thread(loaded.text.render, asked.messages, **asked.template_values)
             jobs = _jobs(asked, loaded, [tuple(prompt.ids)])
@@ -75,7 +83,7 @@ class OpenAI:
 
     async def _completion(self, asked: CompletionAsked) -> Response:
         async with AsyncExitStack() as stack:
-            loaded = await stack.enter_async_context(self._supervisor.use(asked.model))
+            loaded = await stack.enter_async_context(self._use(asked.model))
             prompts = await asyncio.to_thread(_encode, loaded, asked.prompts)
             jobs = _jobs(asked, loaded, prompts)
             echoes = [""] * len(jobs)

@@ -92,6 +92,7 @@ class Supervisor:
         self._loaded: dict[str, Loaded] = {}
         self._settings: dict[str, tuple[LoadFlags, float]] = {}  # what a model was last loaded with
         self._crashes: dict[str, deque[float]] = {}
+        self._starting: set[WorkerClient] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -146,7 +147,9 @@ class Supervisor:
     async def close(self) -> None:
         """Unload everything; no worker is left, and none can be started any more."""
         self._closing = True
-        await asyncio.gather(*(self._unload(loaded) for loaded in self.models))
+        await asyncio.gather(
+            *(client.abort() for client in self._starting), *(self._unload(loaded) for loaded in self.models)
+        )
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def find(self, name: str) -> Loaded:
@@ -232,6 +235,7 @@ class Supervisor:
             raise BusyError("The server is shutting down.", "Send the request again in a moment.")
         process = spawn(worker_config(folder, flags), self._command)
         client = await WorkerClient.connect(process, lambda client: self._ended(name, client))
+        self._starting.add(client)
         try:
             # The tokenizer takes as long as the worker's start; both at once.
             text, defaults = await asyncio.gather(
@@ -239,8 +243,10 @@ class Supervisor:
             )
             ready = await client.ready()
         except BaseException:
-            await asyncio.shield(client.stop())
+            await asyncio.shield(client.abort())
             raise
+        finally:
+            self._starting.discard(client)
         loaded = Loaded(name, client, ready, text, defaults, flags, keep_alive, used_at=time.time())
         self._loaded[name] = loaded
         return loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def load(config: WorkerConfig) -> LoadedModel:
     name = Path(config.model).name
     if name == "broken":
         raise CorruptFileError("The bank is short.", "Convert the model again.")
+    if name == "slow":
+        time.sleep(60)
     if name == "dying":
         sys.exit(7)
     kv_tokens = config.kv_tokens or (config.kv_bytes or 0) // 100 or config.context or 4096

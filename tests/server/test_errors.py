@@ -110,6 +110,14 @@ def test_an_unknown_model_is_404_with_a_suggestion(front: RunningFront) -> None:
     assert "fakke" in error["message"]
     assert "Did you mean fake?" in error["message"]
     assert httpx.get(f"{front.url}/v1/models/nope").status_code == 404
+    for strange in ("someone/model", "../fake", "\ud83d", "x" * 500):
+        assert post(front, {**GOOD, "model": strange}).status_code == 404
+
+
+def test_half_a_character_is_replaced_and_harms_nothing(front: RunningFront) -> None:
+    body = {**GOOD_TEXT, "prompt": "half \ud83d of \U0001f600", "echo": True}
+    answer = post(front, body, "/v1/completions").json()
+    assert answer["choices"][0]["text"].startswith("half \ufffd of \U0001f600")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -135,6 +135,28 @@ def test_a_stopped_front_leaves_no_child_port_or_socket(own_front: OwnFront, num
         probe.bind(("127.0.0.1", front.port))
 
 
+def test_a_front_that_is_stopped_while_a_model_loads_leaves_no_worker(own_front: OwnFront) -> None:
+    front = own_front()
+    answers: list[httpx.Response] = []
+    asker = threading.Thread(target=lambda: answers.append(ask(front, "slow")))
+    asker.start()
+    assert eventually(lambda: len(front.workers()) == 1)
+    (worker,) = front.workers()
+    began = time.monotonic()
+    assert front.stop() == 0
+    assert time.monotonic() - began < 6
+    asker.join(5)
+    assert not alive(worker)
+    assert [response.status_code for response in answers] == [503]
+
+
+def test_a_client_that_gives_up_on_a_load_ends_it(own_front: OwnFront) -> None:
+    front = own_front()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{front.url}/v1/chat/completions", json={**GOOD, "model": "slow"}, timeout=0.7)
+    assert eventually(lambda: not front.workers(), 3)
+
+
 def test_a_stopped_front_lets_short_answers_finish(own_front: OwnFront) -> None:
     front = own_front()
     assert ask(front).status_code == 200

@@ -206,5 +206,5 @@ def test_content_parts_and_the_developer_role(front: RunningFront) -> None:
 
 
 def test_models_are_those_of_the_store(front: RunningFront) -> None:
-    assert [model.id for model in front.openai.models.list()] == ["broken", "dying", "fake", "other"]
+    assert [model.id for model in front.openai.models.list()] == ["broken", "dying", "fake", "other", "slow"]
     assert front.openai.models.retrieve("fake").object == "model"
