@@ -68,7 +68,7 @@ sanitize: $(STAMPS)/tools  ## the C++ tests under the address, undefined-behavio
 		tree=$(BUILD)/sanitize-$$(echo $$kinds | tr , -); \
 		echo "== $$kinds"; \
 		cmake -S native -B $$tree -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFREETOKEN_TESTS=ON -DFREETOKEN_SANITIZE=$$kinds >/dev/null; \
-		cmake --build $$tree; \
+		MAKEFLAGS= cmake --build $$tree; \
 		ctest --test-dir $$tree --output-on-failure; \
 	done
 
