@@ -204,6 +204,25 @@ def test_two_requests_that_compute_the_same_page_end_up_sharing_it() -> None:
     assert memory.pool.free == 1
 
 
+def test_a_whole_old_conversation_goes_before_any_of_a_newer_one() -> None:
+    memory = ContextMemory(8)
+    old, new = [1] * 49, [2] * 49
+    for tokens in (new, old, new):  # the newer one was there first, and was used again
+        lease = memory.open()
+        start = memory.reuse(lease, tokens)
+        assert memory.reserve(lease, 48)
+        memory.keep(lease, tokens, max(start, 48))
+        memory.close(lease)
+    lease = memory.open()
+    assert memory.reserve(lease, 4 * PAGE_TOKENS)  # two pages are free, so two of the old conversation's must go
+    assert len(memory.tree.match(old, 3)) == 1
+    assert memory.reserve(lease, 5 * PAGE_TOKENS)
+    assert len(memory.tree.match(old, 3)) == 0
+    assert len(memory.tree.match(new, 3)) == 3
+    assert memory.reserve(lease, 6 * PAGE_TOKENS)
+    assert len(memory.tree.match(new, 3)) == 2
+
+
 def test_shrink_refuses_with_the_numbers_of_the_live_requests() -> None:
     memory = ContextMemory(4)
     lease = memory.open()

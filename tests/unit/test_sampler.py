@@ -147,6 +147,12 @@ def test_a_request_repeats_with_its_seed_and_choice_alone() -> None:
     assert run(Sampling(seed=2**64 - 5)) == base
 
 
+def test_every_token_of_a_request_is_drawn_anew() -> None:
+    sampler = Sampler(Sampling(seed=1), ())
+    flat = np.zeros(10, np.float32)
+    assert_follows([sampler.choose(flat).token for _ in range(2000)], dict.fromkeys(range(10), 0.1))
+
+
 def test_penalties_by_their_formulas() -> None:
     logits = np.array([2.0, -1.0, 1.9, 0.0], np.float32)
     greedy = Sampling(temperature=0)
