@@ -54,7 +54,7 @@ def load_dense_llama(file: Path) -> LlamaForCausalLM:
         num_attention_heads=entry("attention.head_count"),
         num_key_value_heads=entry("attention.head_count_kv"),
         rms_norm_eps=entry("attention.layer_norm_rms_epsilon"),
-        rope_theta=entry("rope.freq_base"),
+        rope_parameters={"rope_type": "default", "rope_theta": entry("rope.freq_base")},
         max_position_embeddings=entry("context_length"),
         tie_word_embeddings=True,
     )
