@@ -30,7 +30,6 @@ class Request:
     started: float | None = None  # its first step
     first_token: float | None = None
     served: int = 0  # number of the step in which its prompt was read last
-    expected_reuse: int = 0  # pages found in the cache when there was no room to admit it
 
     @property
     def generated(self) -> int:

@@ -60,6 +60,7 @@ class Scheduler:
         self.preemptions = 0
         self._steps = 0
         self._decode_seconds = 0.0
+        self._refused: tuple[int, int, int] | None = None  # who did not fit, and the pages there were
 
     @property
     def limit(self) -> int:
@@ -134,19 +135,19 @@ class Scheduler:
             )
 
     def _admit(self) -> None:
+        """Let waiting requests in, oldest first, while all their tokens have room beside what others still need."""
         while self.waiting and len(self.active) < self.policy.max_active:
             request = self.waiting[0]
             promised = sum(max(0, pages_for(len(r.tokens)) - len(r.lease.pages)) for r in self.active if r.lease)
-            room = self.memory.available - promised
-            # The precise answer costs a walk through the tree; this one is cheap and only errs by new prefixes.
-            if self.active and pages_for(len(request.tokens)) - request.expected_reuse > room:
-                return
+            situation = (request.number, self.memory.available, promised)
+            if situation == self._refused:
+                return  # looking a long prompt up in the tree at every step would cost more than it can bring
             lease = self.memory.open()
             cached = self.memory.reuse(lease, request.tokens)
-            needed = pages_for(len(request.tokens)) - len(lease.pages)
-            if self.active and needed > self.memory.available - promised:
-                request.expected_reuse = len(lease.pages)
+            missing = pages_for(len(request.tokens)) - len(lease.pages)
+            if self.active and missing > self.memory.available - promised:
                 self.memory.close(lease)
+                self._refused = situation
                 return
             request.lease, request.computed = lease, cached
             self.waiting.pop(0)
@@ -195,7 +196,7 @@ class Scheduler:
         if streaming:
             seconds = max(policy.streaming_seconds, policy.patience * self._decode_seconds)
         most = policy.max_step_tokens if self.pace.known else policy.first_step_tokens
-        tokens = self.pace.tokens_within(seconds, most) - streaming
+        tokens = self.pace.tokens_within(seconds, min(most, policy.max_step_tokens)) - streaming
         return max(PAGE_TOKENS, tokens // PAGE_TOKENS * PAGE_TOKENS)
 
     def _chunk(self, request: Request, budget: int) -> int:

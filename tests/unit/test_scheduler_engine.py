@@ -286,6 +286,42 @@ def test_resize_keeps_live_requests_to_the_bit() -> None:
         assert front.tokens[number] == answer(prompt, 60)
 
 
+def test_readers_that_a_shrink_left_without_room_take_turns() -> None:
+    front, _ = make(kv_tokens=160, policy=Policy(max_step_tokens=32))
+    long, short = [101] * 90, [102] * 60
+    front.generate(1, long, 3)
+    front.generate(2, short, 3)
+    front.hear(front.engine.step())
+    front.hear(front.engine.step())
+    assert isinstance(front.resize(kv_tokens=112), Resized)
+    front.run(100)
+    assert front.stats()["preemptions"] > 0
+    assert front.tokens == {1: answer(long, 3), 2: answer(short, 3)}
+
+
+def test_a_waiting_request_is_live_too() -> None:
+    front, _ = make(kv_tokens=512)
+    front.generate(1, [103] * 200, 3)
+    refused = front.resize(kv_tokens=192)
+    assert isinstance(refused, Failed)
+    assert "200 tokens" in refused.message
+    assert isinstance(front.resize(kv_tokens=208), Resized)
+    front.run()
+    assert front.tokens[1] == answer([103] * 200, 3)
+
+
+def test_a_prefix_that_others_hold_takes_no_room_of_its_own() -> None:
+    front, executor = make(kv_tokens=160)
+    prompt = [104] * 96
+    front.generate(1, prompt, 30)
+    front.hear(front.engine.step())
+    front.generate(2, [*prompt, 105], 3)  # seven pages of ten, six of them there
+    front.run()
+    assert max(len(batch.page_tables) for batch in executor.batches) == 2
+    assert front.stats()["preemptions"] == 0
+    assert front.tokens == {1: answer(prompt, 30), 2: answer([*prompt, 105], 3)}
+
+
 def test_resize_refuses_what_live_requests_need_and_the_old_size_stands() -> None:
     front, executor = make(kv_tokens=512)
     front.generate(1, [110] * 200, 20)
