@@ -299,6 +299,16 @@ def test_readers_that_a_shrink_left_without_room_take_turns() -> None:
     assert front.tokens == {1: answer(long, 3), 2: answer(short, 3)}
 
 
+def test_who_does_not_fit_beside_the_others_waits_its_turn() -> None:
+    front, executor = make(kv_tokens=160)
+    for number in (1, 2):
+        front.generate(number, [105 + number] * 90, 3)
+    front.run()
+    assert max(len(batch.page_tables) for batch in executor.batches) == 1
+    assert front.stats()["preemptions"] == 0
+    assert list(front.done) == [1, 2]
+
+
 def test_a_waiting_request_is_live_too() -> None:
     front, _ = make(kv_tokens=512)
     front.generate(1, [103] * 200, 3)
