@@ -37,7 +37,13 @@ _SCALARS = {
     11: "<i8",
     12: "<f8",
 }
-_CODEC_OF_TYPE = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 8: "q8_0", 30: "bf16", 39: "mxfp4"}
+# ggml's names of its tensor types; those that are codecs of ours bear the same name in both.
+TYPE_NAMES = {
+    0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 9: "q8_1", 10: "q2_k", 11: "q3_k",
+    12: "q4_k", 13: "q5_k", 14: "q6_k", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s",
+    20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64",
+    29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4", 41: "q1_0",
+}  # fmt: skip
 _MAX_DIMENSIONS = 4
 _SMALLEST_PAIR = 13  # bytes: key length, type, one byte of value
 _SMALLEST_TENSOR = 24  # bytes: name length, dimensions, type, offset
@@ -188,17 +194,7 @@ def _read_tensor(cursor: _Cursor) -> GgufTensor:
         raise CorruptFileError(f"{cursor.path}: tensor {name!a:.120} has {dimensions} dimensions.")
     shape = tuple(reversed([cursor.unsigned(8) for _ in range(dimensions)]))
     kind = cursor.unsigned(4)
-    codec = _CODEC_OF_TYPE[kind] if kind in _CODEC_OF_TYPE else _ggml_type_name(kind)
-    return GgufTensor(name, codec, shape, cursor.unsigned(8))
-
-
-def _ggml_type_name(kind: int) -> str:
-    from gguf import GGMLQuantizationType
-
-    try:
-        return GGMLQuantizationType(kind).name.lower()
-    except ValueError:
-        return f"ggml type {kind}"
+    return GgufTensor(name, TYPE_NAMES.get(kind, f"ggml type {kind}"), shape, cursor.unsigned(8))
 
 
 def _placed(listed: list[GgufTensor], data_start: int, cursor: _Cursor) -> tuple[GgufTensor, ...]:

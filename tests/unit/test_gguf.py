@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.gguf_checkpoint import head_order, open_gguf
-from engine.files.gguf_header import read_gguf_header
+from engine.files.gguf_header import TYPE_NAMES, read_gguf_header
 from engine.files.tensors import row_count
 from tests.hostile.gguf_files import GGUF_FILES
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, permuted_for_gguf, random_values, write_mixtral_gguf
@@ -43,6 +43,10 @@ def test_tensors_equal_what_the_gguf_package_dequantises(tmp_path: Path, tensors
         raw = tensor.read(0, row_count(tensor))
         expected = gguf.quantize(tensors[name], kind) if is_matrix else tensors[name]
         assert raw.tobytes() == expected.tobytes(), name
+
+
+def test_types_have_the_names_that_the_gguf_package_gives_them() -> None:
+    assert {kind.value: kind.name.lower() for kind in gguf.GGMLQuantizationType} == TYPE_NAMES
 
 
 def test_a_row_range_equals_that_part_of_the_whole(small_file: Path) -> None:
