@@ -1,0 +1,184 @@
+"""Bad input, a full disk and a changing source are named, and nothing is left behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.base.errors import (
+    CorruptFileError,
+    DoesNotFitError,
+    FreetokenError,
+    NotFoundError,
+    UnsupportedError,
+)
+from engine.files import space
+from engine.files.partial import Partial
+from tests.unit.checkpoints import MIXTRAL, write_folder, write_mixtral_gguf
+from tests.unit.converting import contents, resumed_at, run
+
+
+def refuse(tmp_path: Path, source: Path, kind: type[Exception], expected: str) -> None:
+    """The conversion fails with that sentence and leaves nothing behind."""
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(kind, match=expected):
+        run(source, tmp_path / "dest")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def rewrite_config(source: Path, **changes: Any) -> None:
+    (source / "config.json").write_text(json.dumps(MIXTRAL | changes))
+
+
+def test_an_unknown_family_is_named_before_anything_is_written(tmp_path: Path, source: Path) -> None:
+    rewrite_config(source, model_type="mixtrel")
+    refuse(tmp_path, source, UnsupportedError, "mixtrel.*")
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path, tensors: dict) -> None:
+    name = "model.layers.1.block_sparse_moe.experts.2.w2.weight"
+    source = write_folder(tmp_path / "source", {key: value for key, value in tensors.items() if key != name})
+    refuse(tmp_path, source, CorruptFileError, re.escape(name))
+
+
+def test_a_tensor_that_nobody_asked_for_is_named(tmp_path: Path, tensors: dict) -> None:
+    source = write_folder(tmp_path / "source", tensors | {"model.layers.0.mystery.weight": np.ones((2, 2), np.float32)})
+    refuse(tmp_path, source, UnsupportedError, "mystery")
+
+
+def test_a_shape_that_is_not_the_configs_is_named(tmp_path: Path, tensors: dict) -> None:
+    name = "model.layers.0.self_attn.k_proj.weight"
+    source = write_folder(tmp_path / "source", tensors | {name: np.ones((48, 64), np.float32)})
+    refuse(tmp_path, source, CorruptFileError, re.escape(name))
+
+
+def test_a_codec_that_is_not_converted_is_named(tmp_path: Path, tensors: dict) -> None:
+    source = write_folder(tmp_path / "source", {})
+    saved = {name: torch.from_numpy(values) for name, values in tensors.items()}
+    name = "model.layers.0.self_attn.k_proj.weight"
+    saved[name] = saved[name].to(torch.float8_e4m3fn)
+    save_file(saved, source / "model.safetensors")
+    refuse(tmp_path, source, UnsupportedError, f"{re.escape(name)} is in f8_e4m3")
+
+
+def test_experts_of_one_layer_that_differ_are_refused(tmp_path: Path, tensors: dict) -> None:
+    source = write_folder(tmp_path / "source", {})
+    saved = {name: torch.from_numpy(values) for name, values in tensors.items()}
+    for name in [name for name in saved if "layers.1.block_sparse_moe.experts.3." in name]:
+        saved[name] = saved[name].half()
+    save_file(saved, source / "model.safetensors")
+    refuse(tmp_path, source, UnsupportedError, "Expert 3 of MoE layer 1 differs")
+
+
+def test_a_layer_in_another_codec_gets_a_bank_of_its_own(tmp_path: Path, tensors: dict) -> None:
+    source = write_folder(tmp_path / "source", {})
+    saved = {name: torch.from_numpy(values) for name, values in tensors.items()}
+    for name in [name for name in saved if "layers.0.block_sparse_moe.experts." in name and "w2" in name]:
+        saved[name] = saved[name].half()
+    save_file(saved, source / "model.safetensors")
+    first, second = run(source, tmp_path / "dest").banks
+    assert (first.layers, second.layers) == ((0,), (1,))
+    assert [field.shape.codec for field in first.fields] == ["f32", "f16"]
+    assert [field.shape.codec for field in second.fields] == ["f32", "f32"]
+
+
+def test_too_small_a_disk_is_noticed_before_the_first_byte(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
+    real = space.shutil.disk_usage
+
+    def nearly_full(path: Path) -> Any:
+        return real(path)._replace(free=1000)
+
+    monkeypatch.setattr(space.shutil, "disk_usage", nearly_full)
+    refuse(tmp_path, source, DoesNotFitError, r"needs .* and 1000 B are free")
+
+
+def test_a_disk_that_fills_up_keeps_what_is_there_and_says_so(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
+    real_write = Partial.write
+    written = 0
+
+    def write_until_full(self: Partial, file: str, offset: int, data: Any) -> None:
+        nonlocal written
+        written += len(data)
+        if written > 250_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real_write(self, file, offset, data)
+
+    monkeypatch.setattr(Partial, "write", write_until_full)
+    with pytest.raises(DoesNotFitError, match=r"full.*go on from there"):
+        run(source, tmp_path / "dest")
+    monkeypatch.undo()
+    assert resumed_at(source, tmp_path / "dest") > 150_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no right to mount a small disk: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_real_disk_that_fills_up(tmp_path: Path, source: Path, small_disk: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("engine.files.convert.require_space", lambda path, needed: None)
+    with pytest.raises(DoesNotFitError, match="full"):
+        run(source, small_disk / "dest")
+    assert (small_disk / "dest.partial" / "journal").stat().st_size > 0
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    run(source, small_disk / "dest")
+    run(source, tmp_path / "whole")
+    assert contents(small_disk / "dest") == contents(tmp_path / "whole")
+
+
+def test_a_source_that_shrinks_meanwhile_is_named(tmp_path: Path, source: Path) -> None:
+    weights = source / "model.safetensors"
+
+    def shrink(done: int, total: int) -> None:
+        if done > 100_000:
+            os.truncate(weights, 50_000)
+
+    with pytest.raises(CorruptFileError, match=r"model\.safetensors became short"):
+        run(source, tmp_path / "dest", progress=shrink)
+
+
+def test_a_disk_that_fails_is_named(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
+    def fail(self: Partial, file: str, offset: int, data: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Partial, "write", fail)
+    with pytest.raises(FreetokenError, match=r"dest\.partial cannot be written: Input/output error"):
+        run(source, tmp_path / "dest")
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("MXFP4", b"\xff"), ("Q4_0", b"\x00\x7c"), ("Q8_0", b"\x01\xfe")])
+def test_a_scale_that_is_no_number_is_refused_with_the_tensors_name(
+    tmp_path: Path, tensors: dict, kind: str, scale: bytes
+) -> None:
+    path = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType[kind])
+    tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.1.ffn_up_exps.weight")
+    with path.open("r+b") as file:
+        file.seek(tensor.data_offset)
+        file.write(scale)
+    with pytest.raises(CorruptFileError, match=r"layers\.1\..*experts\.0\.w3\.weight cannot be used"):
+        run(path, tmp_path / "dest")
+
+
+def test_a_source_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="absent"):
+        run(tmp_path / "absent", tmp_path / "dest")
