@@ -13,11 +13,9 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kRowTile = 4;
 constexpr int kLaneTile = 4;
-constexpr int kDots = 16;
 #else
 constexpr int kRowTile = 2;
 constexpr int kLaneTile = 2;
-constexpr int kDots = 4;
 #endif
 
 // Positions [begin, end), counted within a block.
@@ -73,18 +71,34 @@ Lanes load_cached(const uint8_t* p, int i) {
         return load(reinterpret_cast<const float*>(p) + i);
 }
 
-// scores[p] = q . keys[p] for kDots positions.
-void dots(const float* q, const float* keys, int stride, float* scores) {
-    Lanes acc[kDots];
-    for (int p = 0; p < kDots; ++p) acc[p] = broadcast(0.0f);
+// q . keys[p] in lane p, for sixteen positions.
+#if defined(__AVX512F__)
+Lanes dots(const float* q, const float* keys, int stride) {
+    Lanes acc[kLanes];
+    for (int p = 0; p < kLanes; ++p) acc[p] = broadcast(0.0f);
     for (int i = 0; i < stride; i += kLanes) {
         const Lanes query = load(q + i);
 #pragma GCC unroll 16
-        for (int p = 0; p < kDots; ++p) acc[p] = fma(query, load(keys + p * stride + i), acc[p]);
+        for (int p = 0; p < kLanes; ++p) acc[p] = fma(query, load(keys + p * stride + i), acc[p]);
     }
-#pragma GCC unroll 16
-    for (int p = 0; p < kDots; ++p) scores[p] = sum(acc[p]);
+    return sums(acc);
 }
+#else
+// Four at a time: more sums than that do not stay in registers.
+Lanes dots(const float* q, const float* keys, int stride) {
+    float scores[kLanes];
+    for (int first = 0; first < kLanes; first += 4) {
+        Lanes acc[4];
+        for (int p = 0; p < 4; ++p) acc[p] = broadcast(0.0f);
+        for (int i = 0; i < stride; i += kLanes) {
+            const Lanes query = load(q + i);
+            for (int p = 0; p < 4; ++p) acc[p] = fma(query, load(keys + (first + p) * stride + i), acc[p]);
+        }
+        for (int p = 0; p < 4; ++p) scores[first + p] = sum(acc[p]);
+    }
+    return load(scores);
+}
+#endif
 
 Lanes capped(Lanes score, float softcap) {
     const Lanes e = exp(score / broadcast(softcap) * broadcast(2.0f));
@@ -108,8 +122,7 @@ void score_block(const AttentionShape& shape, const AttentionSpan& span, int blo
         for (int r = 0; r < span.rows(); ++r) {
             float* scores = scratch + layout.scores + r * kAttentionBlock + p;
             const float* query = queries + static_cast<size_t>(r) * static_cast<size_t>(shape.k_stride);
-            for (int d = 0; d < kLanes; d += kDots) dots(query, keys + d * shape.k_stride, shape.k_stride, scores + d);
-            Lanes score = load(scores) * broadcast(shape.scale);
+            Lanes score = dots(query, keys, shape.k_stride) * broadcast(shape.scale);
             if (shape.softcap > 0.0f) score = capped(score, shape.softcap);
             store(scores, score);
         }

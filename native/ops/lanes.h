@@ -81,6 +81,28 @@ inline float sum(Lanes a) {
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
+// The sums of sixteen runs at once, lane p that of a[p]: the tree of `sum`, with the runs side by side.
+inline Lanes sums(const Lanes (&a)[kLanes]) {
+    __m512 eights[8];  // run i in the lower half, run i + 8 in the upper
+    for (int i = 0; i < 8; ++i) {
+        eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i].v, a[i + 8].v, 0x44),
+                                  _mm512_shuffle_f32x4(a[i].v, a[i + 8].v, 0xEE));
+    }
+    __m512 fours[4];  // runs i, i + 8, i + 4, i + 12
+    for (int i = 0; i < 4; ++i) {
+        fours[i] = _mm512_add_ps(_mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
+                                 _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xDD));
+    }
+    __m512 twos[2];  // in each quarter two runs, i and i + 2 of the four above
+    for (int i = 0; i < 2; ++i) {
+        twos[i] = _mm512_add_ps(_mm512_shuffle_ps(fours[i], fours[i + 2], 0x44),
+                                _mm512_shuffle_ps(fours[i], fours[i + 2], 0xEE));
+    }
+    const __m512 ones =
+        _mm512_add_ps(_mm512_shuffle_ps(twos[0], twos[1], 0x88), _mm512_shuffle_ps(twos[0], twos[1], 0xDD));
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return {_mm512_permutexvar_ps(order, ones)};
+}
 
 #elif defined(__AVX2__)
 
