@@ -11,19 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import BusyError, DoesNotFitError, NotFoundError
+from engine.base.errors import BusyError, NotFoundError
 from engine.files.store import Store
 from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
 from engine.front.client import WorkerClient
 from engine.front.defaults import Defaults, read_defaults
 from engine.front.process import WORKER_COMMAND, spawn
+from engine.memory.budget import NoRoomError
 from engine.text.text import Text
-from engine.worker.protocol import Ready, Resized, WorkerConfig
+from engine.worker.protocol import EXPERTS_NOTE, Ready, Resized, WorkerConfig
 
 CRASHES = 3  # so many within CRASH_SECONDS, and a model is not started again until the oldest is past
 CRASH_SECONDS = 60.0
-STATS_SECONDS = 3.0
-EXPERTS_NOTE = "--experts has no effect on the cpu: experts run in place from memory."
 
 
 @dataclass
@@ -223,7 +222,7 @@ class Supervisor:
         self._check_crashes(name)
         try:
             return await self._start_once(name, folder, flags, keep_alive)
-        except DoesNotFitError:
+        except NoRoomError:
             idle = [other for other in self.models if not other.users]
             if not idle:
                 raise

@@ -13,6 +13,10 @@ DEFAULT_CONTEXT = 32 * 1024
 DEFAULT_SHARE = 0.25  # of the memory that is free
 
 
+class NoRoomError(DoesNotFitError):
+    """Memory is short at present: it might fit if something else let go of its own."""
+
+
 @dataclass(frozen=True)
 class ContextPlan:
     """Context memory as it will be laid out. Sizes in bytes, the others in tokens."""
@@ -36,7 +40,8 @@ def plan_context(
     """Decide context and context memory.
 
     `model_context` is what the model was trained for, `available` the bytes that are free, `context` and `kv` what the
-    user asked for (None: decide for me). Raises `DoesNotFitError` that names the number, the excess and the flag.
+    user asked for (None: decide for me). Raises `DoesNotFitError` that names the number, the excess and the flag; it is
+    a `NoRoomError` if only the free memory is in the way.
     """
     assert bytes_per_token > 0
     if context is not None and context < 1:
@@ -65,7 +70,7 @@ def plan_context(
     plan = ContextPlan(context, kv_tokens, bytes_per_token)
     if plan.kv_bytes > available:
         most = available // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
-        raise DoesNotFitError(
+        raise NoRoomError(
             f"Context memory for {kv_tokens} tokens takes {format_size(plan.kv_bytes)}, "
             f"{format_size(plan.kv_bytes - available)} more than the {format_size(available)} that are free.",
             f"Give --kv {most} or less." if most else "Close other programs first.",
@@ -84,7 +89,7 @@ def plan_resize(current: ContextPlan, kv: KvBudget, *, context_limit: int, avail
     extra = plan.kv_bytes - current.kv_bytes
     if extra > available:
         most = (current.kv_bytes + available) // current.bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
-        raise DoesNotFitError(
+        raise NoRoomError(
             f"Growing context memory from {current.kv_tokens} to {kv_tokens} tokens takes {format_size(extra)}, "
             f"{format_size(extra - available)} more than the {format_size(available)} that are free.",
             f"Give --kv {most} or less.",

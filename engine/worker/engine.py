@@ -15,6 +15,7 @@ from engine.memory.context import ContextMemory
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Executor, Floats
 from engine.worker.protocol import (
+    EXPERTS_NOTE,
     PROTOCOL_VERSION,
     Cancel,
     Done,
@@ -32,8 +33,6 @@ from engine.worker.protocol import (
 from engine.worker.requests import Request
 from engine.worker.sampler import Sampler
 from engine.worker.scheduler import Policy, Run, Scheduler
-
-EXPERTS_NOTE = "--experts has no effect on the cpu: experts run in place from memory."
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import DoesNotFitError, UnsupportedError
 from engine.base.hardware import read_memory
 from engine.base.units import KvBudget, format_size
 from engine.files.ftw import Ftw, open_model
-from engine.memory.budget import plan_context
+from engine.memory.budget import NoRoomError, plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
-from engine.worker.engine import EXPERTS_NOTE, LoadedModel
-from engine.worker.protocol import WorkerConfig
+from engine.worker.engine import LoadedModel
+from engine.worker.protocol import EXPERTS_NOTE, WorkerConfig
 
 KV_DTYPE = "f16"
 RESERVED_BYTES = 256 << 20  # for the process itself and the buffers of a step
@@ -44,7 +44,10 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         context=config.context,
         kv=kv,
     )
-    executor.resize_kv(plan.pages)
+    try:
+        executor.resize_kv(plan.pages)
+    except DoesNotFitError as error:
+        raise NoRoomError(error.message, error.remedy) from None
     size = model_bytes(model)
     return LoadedModel(
         executor=executor,

@@ -1,6 +1,6 @@
 """What the front and a worker say to each other: one JSON object a line, over a socket pair. Token ids, never text.
 
-Only the standard library is imported here, because the front reads this file too.
+Nothing heavy is imported here, because the front reads this file too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 
 from engine.base import errors
 from engine.base.errors import FreetokenError
+from engine.memory.budget import NoRoomError
 
 PROTOCOL_VERSION = 1
+EXPERTS_NOTE = "--experts has no effect on the cpu: experts run in place from memory."
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -220,11 +222,13 @@ class Failed(Message):
         return Failed(type(error).__name__, error.message, error.remedy, request, ticket)
 
     def exception(self) -> FreetokenError:
-        kind = vars(errors).get(self.error)
+        kind = _ERRORS.get(self.error)
         if isinstance(kind, type) and issubclass(kind, FreetokenError):
             return kind(self.message, self.remedy)
         return FreetokenError(self.message, self.remedy)
 
+
+_ERRORS = {**vars(errors), NoRoomError.__name__: NoRoomError}
 
 FROM_FRONT: tuple[type[Message], ...] = (Generate, Cancel, Resize, GetStats, Stop)
 FROM_WORKER: tuple[type[Message], ...] = (Ready, Progress, Tokens, Done, Stats, Resized, Failed)

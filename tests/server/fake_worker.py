@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from engine.base.errors import CorruptFileError, DoesNotFitError
+from engine.base.errors import CorruptFileError
+from engine.memory.budget import NoRoomError
 from engine.worker.engine import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
@@ -27,7 +28,7 @@ def load(config: WorkerConfig) -> LoadedModel:
         sys.exit(7)
     kv_tokens = config.kv_tokens or (config.kv_bytes or 0) // 100 or config.context or 4096
     if kv_tokens > ROOM:
-        raise DoesNotFitError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
+        raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
     return replace(model, executor=FakeExecutor(model.plan.pages, pace=PACE), threads=config.threads or 2)
 

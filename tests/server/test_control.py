@@ -85,6 +85,14 @@ def test_stop_names_what_it_stopped(fresh: RunningFront) -> None:
     assert fresh.control("stop", model="fake")["error"]["type"] == "NotFoundError"
 
 
+def test_flags_that_fit_no_machine_cost_nobody_his_model(fresh: RunningFront) -> None:
+    fresh.control("load", model="other")
+    error = fresh.control("load", model="fake", context=5000)["error"]
+    assert error["type"] == "DoesNotFitError"
+    assert "than the 4096 this model knows" in error["message"]
+    assert [model["name"] for model in fresh.control("ps")["models"]] == ["other"]
+
+
 def test_a_model_that_needs_the_room_of_an_idle_one_gets_it(fresh: RunningFront) -> None:
     fresh.control("load", model="other")
     error = fresh.control("load", model="fake", kv_tokens=1 << 20)["error"]

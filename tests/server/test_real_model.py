@@ -26,7 +26,7 @@ from tests.server.running_front import RunningFront, start_front, write_text_fil
 from tests.unit.fake_executor import VOCAB
 
 SHAPE = Shape(
-    layers=2, hidden=64, heads=4, kv_heads=2, head_dim=32, experts=8, top_k=2, intermediate=32, vocab=VOCAB, context=512
+    layers=2, hidden=64, heads=4, kv_heads=2, head_dim=32, experts=8, top_k=2, intermediate=32, vocab=VOCAB, context=1024
 )
 
 
@@ -128,4 +128,4 @@ def test_the_states_of_a_real_model(real: RunningFront) -> None:
     assert stats["executor_steps"] == stats["steps"]
     too_long = real.control("load", model="tiny", context=100_000)["error"]
     assert too_long["type"] == "DoesNotFitError"
-    assert "99488 tokens more than the 512" in too_long["message"]
+    assert "98976 tokens more than the 1024" in too_long["message"]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.base import errors
+from engine.memory.budget import NoRoomError
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
@@ -94,7 +95,9 @@ def test_lines_are_cut_right_wherever_the_stream_is(lines: list[bytes], data: st
     assert found == lines
 
 
-@pytest.mark.parametrize("kind", [errors.DoesNotFitError, errors.BusyError, errors.FreetokenError, errors.UsageError])
+@pytest.mark.parametrize(
+    "kind", [errors.DoesNotFitError, NoRoomError, errors.BusyError, errors.FreetokenError, errors.UsageError]
+)
 def test_errors_keep_their_type(kind: type[errors.FreetokenError]) -> None:
     message = decode(encode(Failed.of(kind("what", "do this"), request=4)))
     assert isinstance(message, Failed)
