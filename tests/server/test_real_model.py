@@ -26,7 +26,16 @@ from tests.server.running_front import RunningFront, start_front, write_text_fil
 from tests.unit.fake_executor import VOCAB
 
 SHAPE = Shape(
-    layers=2, hidden=64, heads=4, kv_heads=2, head_dim=32, experts=8, top_k=2, intermediate=32, vocab=VOCAB, context=1024
+    layers=2,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    experts=8,
+    top_k=2,
+    intermediate=32,
+    vocab=VOCAB,
+    context=1024,
 )
 
 
