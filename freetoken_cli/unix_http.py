@@ -122,6 +122,7 @@ _BY_STATUS = {
     400: errors.UsageError,
     404: errors.NotFoundError,
     409: errors.BusyError,
+    413: errors.DoesNotFitError,
     503: errors.BusyError,
     507: errors.DoesNotFitError,
 }

@@ -80,7 +80,7 @@ class Store:
         """Where a model of that name is or will be. Raises UsageError for an impossible name."""
         if not _is_model_name(name):
             raise UsageError(
-                f"{name!r} cannot be the name of a model.",
+                f"{name!r:.120} cannot be the name of a model.",
                 "Use letters, digits, '.', '_' and '-', a letter or digit first, at most 100.",
             )
         return self.root / name

@@ -16,6 +16,7 @@ from engine import __version__
 from engine.base.errors import FreetokenError
 from engine.front.config import FrontConfig
 from engine.front.control import Control
+from engine.front.fields import shortened
 from engine.front.guard import Guard
 from engine.front.http import openai_error, status_of
 from engine.front.openai import OpenAI
@@ -65,7 +66,7 @@ async def _tell(request: Request, error: Exception) -> Response:
 async def _tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason = HTTPStatus(error.status_code).phrase
-    message = f"{reason}: {request.method} {request.url.path}"
+    message = f"{reason}: {request.method} {shortened(request.url.path)}"
     content = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
     return JSONResponse(content, status_code=error.status_code, headers=error.headers)
 

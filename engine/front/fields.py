@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from reprlib import repr as shown  # a bad value may be megabytes long, and an answer quotes it
 from typing import Any
 
 from engine.base.errors import UsageError
@@ -19,6 +19,7 @@ class FieldError(UsageError):
 
 
 Reader = Callable[[str, Any], Any]
+_LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,26 @@ def read_fields(body: Mapping[str, Any], table: Mapping[str, Field], ignored: fr
     """The values of all members in `table`. `ignored` members change nothing here; any other is refused."""
     for name in body:
         if name not in table and name not in ignored:
-            raise FieldError(name, "this server knows no such parameter.")
+            raise FieldError(shortened(name), "this server knows no such parameter.")
     return {
         name: field.default if body.get(name) is None else field.read(name, body[name]) for name, field in table.items()
     }
+
+
+def shortened(name: str) -> str:
+    """A name that a client made up, short enough to be told back."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def number(low: float, high: float) -> Reader:
     """A finite number within `low .. high`."""
 
     def read(name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise FieldError(name, f"a number is expected, not {value!r}.")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise FieldError(name, f"a number is expected, not {shown(value)}.")
+        # True for infinities and NaN too, and safe for whole numbers that no float can hold.
         if not low <= value <= high:
-            raise FieldError(name, f"{value:g} is not within {low:g} and {high:g}.")
+            raise FieldError(name, f"{shown(value)} is not within {low:g} and {high:g}.")
         return float(value)
 
     return read
@@ -57,9 +64,9 @@ def whole(low: int, high: int) -> Reader:
 
     def read(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise FieldError(name, f"a whole number is expected, not {value!r}.")
+            raise FieldError(name, f"a whole number is expected, not {shown(value)}.")
         if not low <= value <= high:
-            raise FieldError(name, f"{value} is not within {low} and {high}.")
+            raise FieldError(name, f"{shown(value)} is not within {low} and {high}.")
         return value
 
     return read
@@ -68,7 +75,7 @@ def whole(low: int, high: int) -> Reader:
 def flag(name: str, value: Any) -> bool:
     """true or false."""
     if not isinstance(value, bool):
-        raise FieldError(name, f"true or false is expected, not {value!r}.")
+        raise FieldError(name, f"true or false is expected, not {shown(value)}.")
     return value
 
 
@@ -99,7 +106,7 @@ def logit_bias(name: str, value: Any) -> dict[int, float]:
     bias = {}
     for key, item in value.items():
         if not (key.isascii() and key.isdigit()) or len(key) > 9:
-            raise FieldError(name, f"{key!r} is not a token id.")
+            raise FieldError(name, f"{shown(key)} is not a token id.")
         bias[int(key)] = amount(name, item)
     return bias
 

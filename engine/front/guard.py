@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from urllib.parse import urlsplit
+import re
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
@@ -13,6 +13,7 @@ from engine.front.config import FrontConfig, is_loopback
 
 _CORS_METHODS = "GET, POST, OPTIONS"
 _CORS_HEADERS = "Authorization, Content-Type"
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]\\]+)(:[0-9]*)?")
 
 
 class Guard:
@@ -60,10 +61,12 @@ class Guard:
             return f"The Host {hosts[0]!r} is not one of this server's names."
         if origin is None:
             return None
-        parts = urlsplit(origin) if "://" in origin else urlsplit("")
-        if parts.hostname is not None and (is_loopback(parts.hostname) or origin.lower() in self._origins):
-            return None
-        if parts.netloc.lower() == hosts[0].lower() and not self._config.loopback:
+        page = origin.lower().partition("://")[2]  # an origin is a scheme, a host and a port, and nothing else
+        if host_name(page) and (
+            is_loopback(host_name(page))
+            or origin.lower() in self._origins
+            or (page == hosts[0].lower() and not self._config.loopback)
+        ):
             return None
         return f"Pages of {origin!r} may not use this server."
 
@@ -76,10 +79,9 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0].lstrip("[").lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+    """The name in a Host header, without its port; "" for what is no host, such as one with a user's name."""
+    match = _HOST.fullmatch(host)
+    return match["name"].strip("[]").lower() if match else ""
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -104,6 +104,7 @@ def _server(app: ASGIApp) -> uvicorn.Server:
             lifespan="off",
             log_config=None,
             access_log=False,
+            log_level="error",  # what strangers send wrong is theirs to know, and would fill the log
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=int(DRAIN_SECONDS) + 1,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as shown
 from typing import Any
 
 from engine.front import fields
 from engine.front.defaults import Defaults
-from engine.front.fields import Field, FieldError, read_fields
+from engine.front.fields import Field, FieldError, read_fields, shortened
 from engine.worker.protocol import Sampling
 
 MOST_CHOICES = 16
 MOST_LOGPROBS = 20
+MOST_PROMPTS = 2048  # of one completion request
 
 _SHARED = {
     "model": Field(fields.text),
@@ -33,13 +35,26 @@ _SHARED = {
     "logit_bias": Field(fields.logit_bias, {}),
     "ignore_eos": Field(fields.flag, False),
 }
+
+
+def _template_values(name: str, value: Any) -> dict[str, Any]:
+    """Variables for the chat template, but those that a request has fields for."""
+    values = fields.mapping(name, value)
+    for taken in ("messages", "tools"):
+        if taken in values:
+            raise FieldError(
+                f"{name}.{taken}", "this is no variable for the template.", "Give it as a field of its own."
+            )
+    return values
+
+
 CHAT = {
     **_SHARED,
     "messages": Field(lambda name, value: value),
     "max_completion_tokens": Field(fields.whole(1, 2**31 - 1)),
     "logprobs": Field(fields.flag, False),
     "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
-    "chat_template_kwargs": Field(fields.mapping, {}),
+    "chat_template_kwargs": Field(_template_values, {}),
     "response_format": Field(fields.only({"type": "text"})),
     "tools": Field(fields.only([])),
     "tool_choice": Field(fields.only("none", "auto")),
@@ -146,7 +161,7 @@ def _shared(values: Mapping[str, Any], logprobs: int, max_tokens: int | None) ->
     options = values["stream_options"]
     unknown = options.keys() - {"include_usage", "include_obfuscation"}
     if unknown:
-        raise FieldError(f"stream_options.{min(unknown)}", "this server knows no such parameter.")
+        raise FieldError(f"stream_options.{shortened(min(unknown))}", "this server knows no such parameter.")
     if options and not values["stream"]:
         raise FieldError("stream_options", "stream must be true as well.")
     return {
@@ -177,7 +192,7 @@ def _message(name: str, message: Any) -> Mapping[str, Any]:
         raise FieldError(name, "an object is expected.")
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise FieldError(f"{name}.role", f"{role!r} is not one of {', '.join(_ROLES)}.")
+        raise FieldError(f"{name}.role", f"{shown(role)} is not one of {', '.join(_ROLES)}.")
     # An assistant's turn that only called tools has no content.
     if message.get("content") is None and role != "assistant":
         raise FieldError(f"{name}.content", "text is expected.")
@@ -189,6 +204,8 @@ def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list) and value:
+        if len(value) > MOST_PROMPTS and not _are_ids(value):
+            raise FieldError("prompt", f"{len(value)} prompts are more than the {MOST_PROMPTS} allowed.")
         if all(isinstance(item, str) for item in value):
             return tuple(value)
         if _are_ids(value):

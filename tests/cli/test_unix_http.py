@@ -25,6 +25,7 @@ def _body(**members: object) -> bytes:
             "Cut.",
         ),
         (_body(type="invalid_request_error", message="Bad."), 400, errors.UsageError, "Bad.", ""),
+        (_body(type="invalid_request_error", message="Huge."), 413, errors.DoesNotFitError, "Huge.", ""),
         (_body(type="server_error", message="Broken."), 500, errors.FreetokenError, "Broken.", ""),
         (_body(type="Exception", message="Odd."), 404, errors.NotFoundError, "Odd.", ""),
     ],

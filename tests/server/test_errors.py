@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -24,6 +25,8 @@ BAD_CHAT = [
     ("temperature", -1),
     ("temperature", "hot"),
     ("temperature", True),
+    ("temperature", 10**400),
+    ("presence_penalty", -(10**400)),
     ("top_p", 1.5),
     ("min_p", -0.1),
     ("top_k", 1.5),
@@ -45,6 +48,9 @@ BAD_CHAT = [
     ("top_logprobs", 5),
     ("stream", "yes"),
     ("stream_options", {"include_usage": True}),
+    ("chat_template_kwargs", [1]),
+    ("chat_template_kwargs.tools", {"tools": 5}),
+    ("chat_template_kwargs.messages", {"messages": []}),
     ("messages", []),
     ("messages", "hi"),
     ("messages[0]", ["hi"]),
@@ -60,7 +66,7 @@ BAD_CHAT = [
 
 @pytest.mark.parametrize(("field", "value"), BAD_CHAT)
 def test_a_bad_field_is_named(front: RunningFront, field: str, value: Any) -> None:
-    response = post(front, {**GOOD, field.partition("[")[0]: value})
+    response = post(front, {**GOOD, re.split(r"[.[]", field)[0]: value})
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["param"] == field
@@ -70,12 +76,44 @@ def test_a_bad_field_is_named(front: RunningFront, field: str, value: Any) -> No
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("prompt", None), ("prompt", []), ("prompt", [1, "a"]), ("prompt", [-1]), ("logprobs", 50), ("best_of", 3)],
+    [
+        ("prompt", None),
+        ("prompt", []),
+        ("prompt", [1, "a"]),
+        ("prompt", [-1]),
+        ("prompt", ["x"] * 2049),
+        ("logprobs", 50),
+        ("best_of", 3),
+    ],
 )
 def test_a_bad_field_of_a_completion_is_named(front: RunningFront, field: str, value: Any) -> None:
     response = post(front, {**GOOD_TEXT, field: value}, "/v1/completions")
     assert response.status_code == 400
     assert response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "x" * 100_000),
+        ("n", ["x"] * 100_000),
+        ("stream", {"x" * 100_000: 1}),
+        ("seed", 10**4000),
+        ("logit_bias", {"x" * 100_000: 1}),
+        ("messages", [{"role": "x" * 100_000}]),
+        ("stream_options", {"x" * 100_000: 1}),
+        ("model", "x" * 100_000),
+        ("x" * 100_000, 1),
+    ],
+)
+def test_an_error_does_not_repeat_megabytes(front: RunningFront, field: str, value: Any) -> None:
+    response = post(front, {**GOOD, field: value})
+    assert response.status_code in (400, 404)
+    assert len(response.content) < 1000
+
+
+def test_a_prompt_of_more_ids_than_prompts_are_allowed_is_one_prompt(front: RunningFront) -> None:
+    assert post(front, {**GOOD_TEXT, "prompt": [65] * 2049}, "/v1/completions").status_code == 200
 
 
 def test_null_is_absent(front: RunningFront) -> None:
@@ -174,6 +212,7 @@ def test_unknown_routes_and_methods(front: RunningFront) -> None:
     missing = httpx.get(f"{front.url}/v1/nothing")
     assert missing.status_code == 404
     assert missing.json()["error"]["message"] == "Not Found: GET /v1/nothing"
+    assert len(httpx.get(f"{front.url}/{'x' * 10_000}").content) < 1000
     assert httpx.get(f"{front.url}/v1/chat/completions").status_code == 405
     assert httpx.post(f"{front.url}/control/ps").status_code == 404, "control must not be on the TCP port"
     assert httpx.post(f"{front.url}/control/shutdown", json={}).status_code == 404

@@ -41,7 +41,20 @@ def test_our_own_names_are_let_in(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8642", "192.168.1.5", "localhost.evil.example", "0.0.0.0", "", "[::2]"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8642",
+        "192.168.1.5",
+        "localhost.evil.example",
+        "0.0.0.0",
+        "",
+        "[::2]",
+        "127.0.0.1:80@evil.example",
+        "localhost:evil",
+        "[::1",
+        "localhost/x",
+    ],
 )
 def test_a_name_that_was_pointed_here_is_not(host: str) -> None:
     response = ask(LOCAL, {"host": host})
@@ -59,7 +72,21 @@ def test_pages_of_this_machine_and_allowed_ones_may_read_answers(origin: str) ->
     assert response.headers["vary"] == "Origin"
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "", "http://localhost.evil.example", "file://"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "null",
+        "",
+        "http://localhost.evil.example",
+        "file://",
+        "http://[",
+        "http://[bad]",
+        "http://evil.example@localhost",
+        "http://localhost/x",
+        "localhost",
+    ],
+)
 def test_other_pages_may_not_even_send(origin: str) -> None:
     response = ask(LOCAL, {"host": "localhost", "origin": origin})
     assert response.status_code == 403
