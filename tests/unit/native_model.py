@@ -1,0 +1,181 @@
+"""Small random programs with every operation, for the native executor and its float64 model alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine import _native
+from engine.files.ftw import Bank, Tensor
+from engine.files.manifest import Field, Shape, record_size
+from engine.program.ir import Buffer, Cache, Op, Program, RopeTable
+from engine.program.native import NativeExecutor
+from tests.unit.numpy_program import Expert, NumpyProgram
+
+HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 64, 37, 4, 2, 24
+WIDTH, EXPERTS, TOP_K = 96, 8, 3
+RAW_BLOCKS = {"q4_0": 18, "q4_1": 20, "q8_0": 34, "mxfp4": 17}
+
+
+def raw_rows(rng: np.random.Generator, codec: str, rows: int, cols: int) -> npt.NDArray[np.uint8]:
+    """Random rows as a checkpoint holds them: values of about 0.1, or blocks with scales of about 0.02."""
+    if codec not in RAW_BLOCKS:
+        values = rng.normal(0, 0.1, (rows, cols)).astype(np.float16 if codec == "f16" else np.float32)
+        if codec == "bf16":
+            values = (values.view(np.uint32) >> 16).astype(np.uint16)
+        return values.view(np.uint8)
+    blocks = rng.integers(0, 256, (rows, cols // 32, RAW_BLOCKS[codec]), np.uint8)
+    if codec == "mxfp4":
+        blocks[..., 0] = rng.integers(118, 123, blocks.shape[:2])
+    else:
+        scales = rng.normal(0, 0.002 if codec == "q8_0" else 0.02, (*blocks.shape[:2], 2)).astype(np.float16)
+        count = 4 if codec == "q4_1" else 2
+        blocks[..., :count] = scales.view(np.uint8)[..., :count]
+    return blocks.reshape(rows, -1)
+
+
+@dataclass
+class RandomModel:
+    """A program under construction, with its weights packed and as float64."""
+
+    codec: str = "f32"
+    seed: int = 0
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    caches: list[Cache] = field(default_factory=list)
+    ropes: list[RopeTable] = field(default_factory=list)
+    dense: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    experts: list[list[Expert]] = field(default_factory=list)
+    banks: list[Bank] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.buffer("x", HIDDEN)
+        self.op("embed", (), ("x",), (self.matrix("embed", VOCAB, HIDDEN, "f32"),), scale=10.0)
+
+    # --- parts
+
+    def buffer(self, name: str, width: int, **more: Any) -> str:
+        self.buffers[name] = Buffer(width, **more)
+        return name
+
+    def op(self, kind: str, reads: tuple, writes: tuple, weights: tuple = (), **attrs: Any) -> None:
+        self.ops.append(Op(kind, reads, writes, weights, attrs, 0))
+
+    def matrix(self, name: str, rows: int, cols: int, codec: str = "") -> str:
+        codec = codec or self.codec
+        packed, values = self.packed(codec, rows, cols)
+        self.dense[name], self.values[name] = Tensor(codec, rows, cols, memoryview(packed)), values
+        return name
+
+    def packed(self, codec: str, rows: int, cols: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]]:
+        out = np.zeros(_native.packed_bytes(codec, rows, cols), np.uint8)
+        _native.pack_rows(codec, raw_rows(self.rng, codec, rows, cols), cols, out, len(out) // -(-rows // 16))
+        return out, _native.unpack(codec, rows, cols, out).astype(np.float64)
+
+    def vector(self, name: str, length: int, mean: float = 0.0) -> str:
+        values = self.rng.normal(mean, 0.3, length).astype(np.float32)
+        self.dense[name] = Tensor("f32", 1, length, memoryview(values.view(np.uint8)), vector=True)
+        self.values[name] = values.astype(np.float64)
+        return name
+
+    def bank(self, biases: bool, fused: bool) -> None:
+        """Experts of one more MoE layer, in two shards."""
+        names = ("gate", "up", "down")
+        shapes = {n: (HIDDEN, WIDTH) if n == "down" else (WIDTH, HIDDEN) for n in names}
+        fields: list[Field] = []
+        for name in ("gate_up", "down") if fused else names:
+            fields.append(Field(name, Shape(self.codec, *shapes[name.removesuffix("_up")]), self._end(fields)))
+        for name in names if biases else ():
+            fields.append(Field(f"{name}_bias", Shape("f32", 1, shapes[name][0], vector=True), self._end(fields)))
+        size, layer = record_size(tuple(fields)), []
+        records = np.zeros((EXPERTS, size), np.uint8)
+        for record in records:
+            expert = {}
+            for name in names:
+                packed, expert[name] = self.packed(self.codec, *shapes[name])
+                self._place(record, fields, name, packed)
+                if biases:
+                    bias = self.rng.normal(0, 0.3, shapes[name][0]).astype(np.float32)
+                    expert[f"{name}_bias"] = bias.astype(np.float64)
+                    self._place(record, fields, f"{name}_bias", bias.view(np.uint8))
+            layer.append(expert)
+        shards = (records[:5], records[5:])
+        views = tuple(memoryview(np.ascontiguousarray(shard).reshape(-1)) for shard in shards)
+        self.banks.append(Bank(tuple(fields), size, EXPERTS, (len(self.experts),), views, 5))
+        self.experts.append(layer)
+
+    @staticmethod
+    def _end(fields: list[Field]) -> int:
+        return fields[-1].offset + -(-fields[-1].stored_bytes // 64) * 64 if fields else 0
+
+    @staticmethod
+    def _place(record: npt.NDArray[np.uint8], fields: list[Field], name: str, data: npt.NDArray[np.uint8]) -> None:
+        """Where a field lies in the record; gate and up may be tiles of one field in turn."""
+        for found in fields:
+            if found.name == name:
+                record[found.offset : found.offset + len(data)] = data
+            elif found.name == "gate_up" and name in ("gate", "up"):
+                tiles = record[found.offset : found.offset + 2 * len(data)].reshape(-(-WIDTH // 16), 2, -1)
+                tiles[:, int(name == "up")] = data.reshape(len(tiles), -1)
+
+    # --- layers, each from x to x
+
+    def attention(self, heads: int = HEADS, kv_heads: int = KV_HEADS, dim: int = HEAD_DIM, **changes: Any) -> None:
+        n = len(self.caches)
+        widths = {"q": heads * dim, "k": kv_heads * dim, "v": kv_heads * dim}
+        for name, width in widths.items():
+            self.buffer(f"{name}{n}", width)
+            self.op("linear", ("x",), (f"{name}{n}",), (self.matrix(f"w{name}{n}", width, HIDDEN), ""), scale=1.0)
+        self.buffer(f"o{n}", heads * dim)
+        self.caches.append(Cache(kv_heads, dim, dim))
+        sinks = self.vector(f"sinks{n}", heads) if changes.pop("sinks", False) else ""
+        attrs = {"cache": n, "heads": heads, "kv_heads": kv_heads, "k_dim": dim, "v_dim": dim, "scale": 0.3}
+        attrs |= {"window": 0, "softcap": 0.0} | changes
+        self.op("attention", (f"q{n}", f"k{n}", f"v{n}"), (f"o{n}",), (sinks,), **attrs)
+        self.add_linear(f"o{n}", heads * dim)
+
+    def add_linear(self, source: str, width: int) -> None:
+        n = len(self.ops)
+        self.buffer(f"part{n}", HIDDEN)
+        matrix = self.matrix(f"out{n}", HIDDEN, width, self.codec if width % 32 == 0 else "f32")
+        self.op("linear", (source,), (f"part{n}",), (matrix, self.vector(f"bias{n}", HIDDEN)), scale=0.5)
+        self.op("add", ("x", f"part{n}"), ("x",), scale=1.0)
+
+    def moe(self, biases: bool = False, fused: bool = True, activation: str = "silu", **changes: Any) -> None:
+        n = len(self.experts)
+        self.buffer(f"scores{n}", EXPERTS)
+        self.buffer(f"ids{n}", TOP_K, dtype="i32")
+        self.buffer(f"weights{n}", TOP_K)
+        self.buffer(f"mixed{n}", HIDDEN)
+        router = self.matrix(f"router{n}", EXPERTS, HIDDEN, "f32")
+        self.op("linear", ("x",), (f"scores{n}",), (router, ""), scale=1.0)
+        choice = self.vector(f"choice{n}", EXPERTS) if changes.pop("bias", False) else ""
+        attrs = {"top_k": TOP_K, "scoring": "softmax", "groups": 1, "top_groups": 1, "group_top": 1}
+        attrs |= {"normalize": True, "scale": 1.0} | changes
+        self.op("route", (f"scores{n}",), (f"ids{n}", f"weights{n}"), (choice,), **attrs)
+        self.bank(biases, fused)
+        reads = ("x", f"ids{n}", f"weights{n}")
+        self.op("experts", reads, (f"mixed{n}",), layer=n, activation=activation, alpha=1.7, limit=0.5)
+        self.op("add", ("x", f"mixed{n}"), ("x",), scale=0.7)
+
+    # --- the whole
+
+    def program(self) -> Program:
+        self.buffer("rows", HIDDEN, domain="row")
+        self.buffer("logits", VOCAB, domain="row")
+        self.op("select", ("x",), ("rows",))
+        self.op("linear", ("rows",), ("logits",), (self.matrix("head", VOCAB, HIDDEN), ""), scale=1.0)
+        ops, caches, ropes = tuple(self.ops), tuple(self.caches), tuple(self.ropes)
+        return Program(self.buffers, ops, caches, ropes, "logits", VOCAB, "x", (len(ops) - 2,))
+
+    def finish(self, **settings: Any) -> tuple[NativeExecutor, NumpyProgram]:
+        program = self.program()
+        settings = {"kv_dtype": "f32", "kv_pages": 64, "threads": 2, **settings}
+        return NativeExecutor(program, self.dense, self.banks, **settings), NumpyProgram(
+            program, self.values, self.experts
+        )
