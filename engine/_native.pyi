@@ -1,4 +1,4 @@
-"""The native module, built from native/bindings.cpp."""
+"""The native module, built from native/bindings."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +64,7 @@ class Executor:
         first: int = 0,
         stop_after: int | None = None,
     ) -> NDArray[np.float32]:
-        """Run the operations `first` to `stop_after` (None: all); logits [rows, vocab], undefined if stopped early.
+        """Run the operations `first` to `stop_after` (None: all); logits [rows, vocab], zeros if stopped early.
 
         Raises ValueError for a batch that does not fit.
         """

@@ -1,0 +1,37 @@
+// From Python's dataclasses (engine/program/ir.py, engine/files/ftw.py) to descriptions.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <string>
+#include <vector>
+
+#include "exec/program.h"
+
+namespace freetoken {
+
+using Bytes = nanobind::ndarray<const uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+
+// Keeps alive what is borrowed through it.
+class Lender {
+public:
+    Bytes borrow(nanobind::handle buffer) {
+        kept_.push_back(nanobind::cast<Bytes>(buffer));
+        return kept_.back();
+    }
+
+private:
+    std::vector<Bytes> kept_;
+};
+
+// Throws ProgramError for a name that no codec has.
+Codec codec_named(const std::string& name);
+
+// An `engine.program.ir.Program`, an `engine.files.ftw.Tensor`, `Bank` and field of a bank.
+ProgramSpec program_spec(nanobind::handle program);
+WeightSpec weight_spec(nanobind::handle tensor, Lender& lender);
+BankSpec bank_spec(nanobind::handle bank, Lender& lender);
+FieldSpec field_spec(nanobind::handle field);
+
+}  // namespace freetoken
