@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from reprlib import repr as shown
 from statistics import median
 from typing import Any, TypeVar
 
@@ -107,6 +108,8 @@ class Profile:
         missing = {field.name for field in fields(Profile)} ^ (set(data) - {"version"})
         if missing:
             raise ValueError(f"keys missing or unknown: {', '.join(sorted(missing))}")
+        if not data["reads"]:
+            raise ValueError("it has no read rates")
         return Profile(
             machine=_record(Machine, data["machine"]),
             measured_at=_value("measured_at", "str", data["measured_at"]),
@@ -189,8 +192,12 @@ def _value(name: str, declared: str, value: Any) -> Any:
         return _record(Rate, value)
     wanted: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
     if not isinstance(value, wanted[declared]) or isinstance(value, bool):
-        raise ValueError(f"{name} must be {declared}, not {value!r}")
-    return value
+        raise ValueError(f"{name} must be {declared}, not {shown(value)}")
+    number: Any = value
+    try:
+        return float(number) if declared == "float" else value
+    except OverflowError:
+        raise ValueError(f"{name} is too large: {shown(value)}") from None
 
 
 def _list(name: str, value: Any) -> list[Any]:

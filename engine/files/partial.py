@@ -53,8 +53,9 @@ class Partial:
     def _open_journal(self, fingerprint: Mapping[str, Any], discard_other: bool) -> list[str]:
         path = self.folder / JOURNAL_NAME
         head = json.dumps(fingerprint, sort_keys=True)
-        lines = path.read_text().split("\n") if path.exists() else []
-        complete = lines[:-1]  # the last one has no end, or is empty
+        # What a power cut left in it may be anything, text or not.
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        complete = [line.decode("utf-8", "replace") for line in lines[:-1]]  # the last has no end, or is empty
         if complete and complete[0] != head:
             if not discard_other:
                 raise UsageError(
@@ -65,7 +66,7 @@ class Partial:
         if not complete:
             _empty(self.folder)
         self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._journal, sum(len(line.encode()) + 1 for line in complete))
+        os.ftruncate(self._journal, sum(len(line) + 1 for line in lines[: len(complete)]))
         os.lseek(self._journal, 0, os.SEEK_END)
         if not complete:
             _write_all(self._journal, f"{head}\n".encode())

@@ -117,6 +117,25 @@ def test_a_partial_whose_bytes_are_not_the_journals_is_refused(tmp_path: Path, s
         run(source, tmp_path / "dest")
 
 
+@pytest.mark.parametrize("tail", [b"\xff\xfe\n", b"\x00" * 40 + b"\n", b"0123456789abcdef" * 2 + b"\n"])
+def test_a_journal_that_claims_too_much_is_refused_with_a_way_out(tmp_path: Path, source: Path, tail: bytes) -> None:
+    interrupt(source, tmp_path / "dest", 150_000)
+    with (tmp_path / "dest.partial" / "journal").open("ab") as journal:
+        journal.write(tail)
+    with pytest.raises(CorruptFileError, match="not what its journal says") as caught:
+        run(source, tmp_path / "dest")
+    assert "Remove it" in caught.value.remedy
+
+
+def test_bytes_after_the_last_whole_line_of_a_journal_are_dropped(tmp_path: Path, source: Path) -> None:
+    run(source, tmp_path / "whole")
+    interrupt(source, tmp_path / "dest", 150_000)
+    with (tmp_path / "dest.partial" / "journal").open("ab") as journal:
+        journal.write(b"\xff\x00")
+    run(source, tmp_path / "dest")
+    assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+
+
 def test_another_source_or_setting_is_not_mixed_in(tmp_path: Path, source: Path, tensors: dict) -> None:
     interrupt(source, tmp_path / "dest", 150_000)
     kept = contents(tmp_path / "dest.partial")

@@ -88,6 +88,8 @@ def edited(*keys: str | int, value: Any) -> str:
         edited("version", value="1"),
         edited("extra", value=1),
         edited("reads", value={}),
+        edited("reads", value=[]),
+        edited("reads", 0, "rate", "high", value=10**400),
         edited("reads", 0, "threads", value="two"),
         edited("reads", 0, "threads", value=True),
         edited("reads", 0, "rate", value=30.0),
@@ -127,7 +129,7 @@ def test_a_write_that_fails_leaves_the_old_profile(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(FreetokenError, match="No space left"):
-        save_profile(replace(PROFILE, reads=()), path)
+        save_profile(replace(PROFILE, experts=()), path)
     assert load_profile(path, HERE) == PROFILE
     assert [entry.name for entry in tmp_path.iterdir()] == ["profile.json"]
 
