@@ -18,9 +18,9 @@ struct TileJob {
 };
 
 // Fetching ahead. The hardware keeps up with a stream of loads that come as fast as memory allows (one or two tokens),
-// but loses it when arithmetic slows them down. `far` asks for 8 KiB ahead into the second cache, which leaves the
-// first one to the activations and measures best; `near` asks for 4 KiB ahead into the first, better for f32 alone.
-// A first group runs into the next tile by as much.
+// where any hint costs a tenth, on small pages too; it loses the stream when arithmetic slows the loads down. `far`
+// asks for 8 KiB ahead into the second cache, which leaves the first one to the activations and measures best; `near`
+// asks for 4 KiB ahead into the first, better for f32 alone. A first group runs into the next tile by as much.
 enum class Fetch { none, near, far };
 
 template <Fetch F>

@@ -111,9 +111,7 @@ struct IntegerKernel {
         const uint8_t* x[T];
         __m512 acc[T] = {}, first[T] = {}, second[T] = {};
 #pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) {
-            x[t] = job.x[t];
-        }
+        for (int t = 0; t < T; ++t) x[t] = job.x[t];
         walk_blocks<Format::kCodec, F>(
             job,
             [&](const uint8_t* scales, const uint8_t* codes, int b) {
