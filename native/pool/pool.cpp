@@ -1,5 +1,6 @@
 #include "pool/pool.h"
 
+#include <chrono>
 #include <utility>
 
 #include "core/float_mode.h"
@@ -12,9 +13,13 @@
 namespace freetoken {
 namespace {
 
-// About 30 us of spinning on current cores: longer than any wait between balanced threads, shorter than a time slice.
-constexpr int kSpins = 1000;
-constexpr int kYields = 16;
+using Time = std::chrono::steady_clock;
+
+// A waiting thread spins for longer than an expert takes, so that threads which end a phase one after the other do not
+// lose their cores; then it leaves its core to whoever wants it; then it sleeps.
+constexpr std::chrono::microseconds kSpin{100};
+constexpr std::chrono::microseconds kYield{1000};
+constexpr int kPausesBetweenLooks = 32;  // at the clock
 
 inline void relax() noexcept {
 #if defined(__x86_64__)
@@ -79,13 +84,17 @@ struct PinnedCaller {
 
 // Spins briefly, then sleeps, until `word` no longer holds `old`.
 void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) noexcept {
-    for (int i = 0; i < kSpins; ++i) {
+    for (int i = 0; i < kPausesBetweenLooks; ++i) {
         if (word.load(std::memory_order_acquire) != old) return;
         relax();
     }
-    for (int i = 0; i < kYields; ++i) {
-        if (word.load(std::memory_order_acquire) != old) return;
-        std::this_thread::yield();
+    const Time::time_point start = Time::now();
+    for (Time::duration waited{}; waited < kYield; waited = Time::now() - start) {
+        for (int i = 0; i < kPausesBetweenLooks; ++i) {
+            if (word.load(std::memory_order_acquire) != old) return;
+            relax();
+        }
+        if (waited > kSpin) std::this_thread::yield();
     }
     word.wait(old, std::memory_order_acquire);
 }
