@@ -13,10 +13,9 @@ from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
 from engine.files.checkpoint import Checkpoint
 from engine.files.codecs import CODECS
-from engine.files.gather import Gather
 from engine.files.open_checkpoint import open_checkpoint
-from engine.files.plan import Plan, make_plan
-from engine.spec.families import FAMILIES, resolve
+from engine.files.plan import Plan, plan_conversion
+from engine.spec.families import FAMILIES
 from engine.spec.schema import Moe, Spec
 from freetoken_cli.checks import FAIL, NOTE, OK, Finding, existing_folder
 
@@ -66,10 +65,8 @@ def _files(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def _model(checkpoint: Checkpoint, paths: Paths) -> list[Finding]:
-    seen = {name: (tensor.codec, tensor.shape) for name, tensor in checkpoint.tensors.items()}
     try:
-        spec, layout = resolve(checkpoint.config, seen)
-        plan = make_plan(layout, Gather(checkpoint.tensors))
+        spec, plan = plan_conversion(checkpoint)
     except FreetokenError as error:
         return [Finding("family", FAIL, error.message, error.remedy)]
     return [Finding("family", OK, describe_spec(spec)), *_room(plan, paths)]

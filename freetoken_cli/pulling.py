@@ -13,9 +13,9 @@ from engine.base.hardware import read_memory
 from engine.base.units import format_size
 from engine.files.catalogue import find_model, read_catalogue
 from engine.files.open_checkpoint import open_checkpoint
+from engine.files.plan import plan_conversion
 from engine.files.pull import CONVERT, FETCH, looks_like_path, pull, store_name
 from engine.files.store import Store
-from engine.spec.families import resolve
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli.checks import existing_folder
 from freetoken_cli.output import Output, Progress
@@ -80,14 +80,10 @@ def plan_pull(what: str, store: Store, name: str | None) -> PullPlan:
 
 def converted_size(source: Path) -> int:
     """Bytes that the checkpoint at `source` takes as FTW. Raises for one that this release cannot convert."""
-    from engine.files.gather import Gather
-    from engine.files.plan import make_plan
-
     checkpoint = open_checkpoint(source)
     try:
-        seen = {tensor: (value.codec, value.shape) for tensor, value in checkpoint.tensors.items()}
-        _, layout = resolve(checkpoint.config, seen)
-        return make_plan(layout, Gather(checkpoint.tensors)).total_bytes
+        _, plan = plan_conversion(checkpoint)
+        return plan.total_bytes
     finally:
         checkpoint.close()
 

@@ -16,22 +16,15 @@ from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.files.checkpoint import Checkpoint, TokenizerWriter
 from engine.files.gather import Gather
-from engine.files.manifest import (
-    DENSE_NAME,
-    MANIFEST_NAME,
-    FileInfo,
-    Manifest,
-    write_manifest,
-)
+from engine.files.manifest import DENSE_NAME, MANIFEST_NAME, FileInfo, Manifest, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.packing import Pack, native_pack
 from engine.files.partial import JOURNAL_NAME, PARTIAL_SUFFIX, Partial
-from engine.files.plan import Plan, describe, make_plan
+from engine.files.plan import Plan, describe, plan_conversion
 from engine.files.space import require_space
 from engine.files.stream import Pace, Progress, stream
 from engine.files.untrusted import read_small_file
 from engine.files.upcycle import Upcycle, upcycled
-from engine.spec.families import resolve
 
 CONFIG_NAME = "config.json"
 GENERATION_NAME = "generation_config.json"
@@ -71,8 +64,9 @@ def convert(
         _check_space(dest, job.plan)
         with Partial(dest, _fingerprint(job), discard_other=force) as partial:
             _check_destination(dest, force)  # again: who held the lock before us may have finished
-            sources = job.checkpoint.files
-            stream(job.plan, job.gather, sources, partial, progress or _silent, pack, pace or _pace(job.plan))
+            gather = Gather(job.checkpoint.tensors)
+            pace = pace or _pace(job.plan)
+            stream(job.plan, gather, job.checkpoint.files, partial, progress or _silent, pack, pace)
             _write_small_files(job, partial.folder, write_tokenizer)
             manifest = _manifest(job, partial.hashes, partial.folder)
             (partial.folder / MANIFEST_NAME).write_bytes(write_manifest(manifest))
@@ -97,7 +91,6 @@ class _Job:
 
     checkpoint: Checkpoint
     spec: Mapping[str, Any]
-    gather: Gather
     plan: Plan
     settings: Mapping[str, Any]
 
@@ -107,13 +100,11 @@ def _silent(done: int, total: int) -> None:
 
 
 def _prepare(checkpoint: Checkpoint, upcycle: Upcycle | None, sampling: Mapping[str, float]) -> _Job:
-    seen = {name: (tensor.codec, tensor.shape) for name, tensor in checkpoint.tensors.items()}
-    spec, layout = resolve(checkpoint.config, seen)
-    gather = Gather(checkpoint.tensors)
+    spec, plan = plan_conversion(checkpoint)
     settings: dict[str, Any] = {"upcycle": asdict(upcycle)} if upcycle else {}
     if sampling:
         settings["sampling"] = dict(sampling)
-    return _Job(checkpoint, spec.to_json(), gather, make_plan(layout, gather), settings)
+    return _Job(checkpoint, spec.to_json(), plan, settings)
 
 
 def _fingerprint(job: _Job) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from engine.base.errors import UnsupportedError
+from engine.files.checkpoint import Checkpoint
 from engine.files.codecs import align
 from engine.files.gather import Gather
 from engine.files.manifest import (
@@ -22,7 +23,9 @@ from engine.files.manifest import (
     record_size,
 )
 from engine.files.safetensors_header import build_header
+from engine.spec.families import resolve
 from engine.spec.layout import ExpertRecord, Layout, Matrix, Vector
+from engine.spec.schema import Spec
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,20 @@ class Plan:
         return sum(self.sizes.values())
 
 
+def plan_conversion(checkpoint: Checkpoint) -> tuple[Spec, Plan]:
+    """What a checkpoint is, and what it becomes. All is checked here, so that nothing but reading can fail later.
+
+    Errors: those of `resolve` and `make_plan`.
+    """
+    seen = {name: (tensor.codec, tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    spec, layout = resolve(checkpoint.config, seen)
+    return spec, make_plan(layout, Gather(checkpoint.tensors))
+
+
 def make_plan(layout: Layout, gather: Gather, max_shard_bytes: int = MAX_SHARD_BYTES) -> Plan:
     """Turns a layout into output files.
 
-    Every piece is checked against the checkpoint, so that nothing but reading can fail later.
-    Errors: those of `Gather`, and UnsupportedError for a layer whose experts differ in codec or shape.
+    Raises UnsupportedError for a codec that cannot be packed and for a layer whose experts differ in codec or shape.
     """
     dense_parts = {matrix.name: _matrix_part((matrix,), gather) for matrix in layout.matrices}
     dense_parts |= {vector.name: _vector_part(vector, gather) for vector in layout.vectors}
