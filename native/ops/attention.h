@@ -212,22 +212,22 @@ void accumulate(const AttentionShape& shape, const AttentionSpan& span, int bloc
 
 // Rows of one tile see nearly the same positions: what all see is read once, the ragged ends row by row. A position
 // that a row does not see must not touch its sums, not even by a product with zero: the value there may be a NaN.
+template <int R>
 void accumulate_tile_rows(const AttentionShape& shape, const AttentionSpan& span, int block, int row,
                           const Visible* ranges, const float* scores, float* o) {
     Visible common = ranges[row];
-    for (int r = row; r < row + kRowTile; ++r) {
+    for (int r = row; r < row + R; ++r) {
         if (ranges[r].begin > common.begin) common.begin = ranges[r].begin;
         if (ranges[r].end < common.end) common.end = ranges[r].end;
     }
     if (common.end <= common.begin) {
-        for (int r = row; r < row + kRowTile; ++r) accumulate<1>(shape, span, block, r, ranges[r], scores, o);
+        for (int r = row; r < row + R; ++r) accumulate<1>(shape, span, block, r, ranges[r], scores, o);
         return;
     }
-    for (int r = row; r < row + kRowTile; ++r)
+    for (int r = row; r < row + R; ++r)
         accumulate<1>(shape, span, block, r, {ranges[r].begin, common.begin}, scores, o);
-    accumulate<kRowTile>(shape, span, block, row, common, scores, o);
-    for (int r = row; r < row + kRowTile; ++r)
-        accumulate<1>(shape, span, block, r, {common.end, ranges[r].end}, scores, o);
+    accumulate<R>(shape, span, block, row, common, scores, o);
+    for (int r = row; r < row + R; ++r) accumulate<1>(shape, span, block, r, {common.end, ranges[r].end}, scores, o);
 }
 
 void gather_queries(const AttentionShape& shape, const AttentionSpan& span, float* queries) {
@@ -262,7 +262,11 @@ void attend_block(const AttentionShape& shape, const AttentionSpan& span, int bl
     }
     int row = 0;
     for (; row + kRowTile <= span.rows(); row += kRowTile)
-        accumulate_tile_rows(shape, span, block, row, ranges, scores, part.o);
+        accumulate_tile_rows<kRowTile>(shape, span, block, row, ranges, scores, part.o);
+    if (kRowTile > 2 && row + 2 <= span.rows()) {
+        accumulate_tile_rows<2>(shape, span, block, row, ranges, scores, part.o);
+        row += 2;
+    }
     for (; row < span.rows(); ++row) accumulate<1>(shape, span, block, row, ranges[row], scores, part.o);
 }
 
