@@ -63,7 +63,9 @@ class ModelState:
     @property
     def place(self) -> str:
         """Device and threads, as `cpu, 2 threads`."""
-        return self.device if self.threads is None else f"{self.device}, {self.threads} threads"
+        if self.threads is None:
+            return self.device
+        return f"{self.device}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.base.errors import CorruptFileError, NotFoundError
+from engine.base.errors import CorruptFileError, NotFoundError, UsageError
 from freetoken_cli.chat import Message
 
 _FORMAT = "freetoken-conversation"
@@ -32,7 +32,9 @@ class Conversation:
         self.turns.append({"role": role, "content": content})
 
     def save(self, path: Path) -> None:
-        """Write the conversation to `path`, whole or not at all."""
+        """Write the conversation to `path`, whole or not at all. Raises UsageError for a folder."""
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder.", "Name a file: /save chat.json")
         document = {"format": _FORMAT, "version": _VERSION, "system": self.system, "messages": self.turns}
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
@@ -48,7 +50,7 @@ class Conversation:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise NotFoundError(f"There is no file {path}.", "/save FILE writes one.") from None
-        except (ValueError, IsADirectoryError) as error:
+        except (ValueError, RecursionError, IsADirectoryError) as error:
             raise CorruptFileError(f"{path} is not a saved conversation.") from error
         if not isinstance(document, dict) or document.get("format") != _FORMAT or document.get("version") != _VERSION:
             raise CorruptFileError(f"{path} is not a conversation that this release can read.")

@@ -77,7 +77,7 @@ class Estimate:
             speed = f"about {self.speed.expected:.0f} tokens/s ({self.speed.low:.0f} to {self.speed.high:.0f})"
         if self.weights > self.memory_total:
             speed = f"bounded by the disk: the weights are {format_size(self.weights - self.memory_total)} over memory"
-        return [
+        rows = [
             ("model", self.model),
             ("device", self.device),
             ("weights", f"{format_size(self.weights)}, mapped from the file"),
@@ -88,6 +88,8 @@ class Estimate:
             ("speed", speed),
             ("fits", "yes" if self.fits else f"no: {self.problem}"),
         ]
+        # What does not fit was not planned, so there are no sizes to tell.
+        return rows if self.fits else [row for row in rows if row[0] not in ("kv", "RAM")]
 
 
 def estimate(paths: Paths, model: str, config: Config) -> Estimate:

@@ -6,13 +6,14 @@ import errno
 import os
 import sys
 import traceback
+from io import TextIOWrapper
 from typing import TextIO
 
 import typer
 
 from engine.base.errors import FreetokenError
 from freetoken_cli.helppage import UsageException
-from freetoken_cli.terminal import may_colour, styled
+from freetoken_cli.terminal import harmless, may_colour, styled
 
 INTERRUPTED = 130
 
@@ -36,9 +37,10 @@ def report(error: BaseException, stderr: TextIO, no_color: bool = False) -> int:
 def _say(stderr: TextIO, message: str, remedy: str, no_color: bool, label: str = "Error:") -> None:
     head = styled(label, "1;31", may_colour(stderr, os.environ, no_color))
     try:
-        stderr.write(f"{head} {message}\n".lstrip(" "))
+        # A message may quote a name from a file that somebody else wrote.
+        stderr.write(f"{head} {harmless(message)}\n".lstrip(" "))
         if remedy:
-            stderr.write(f"{remedy}\n")
+            stderr.write(f"{harmless(remedy)}\n")
         stderr.flush()
     except (OSError, ValueError):
         pass  # stderr is closed: the exit code has to say it
@@ -86,7 +88,7 @@ def _os_error(error: OSError) -> tuple[str, str, int]:
     if error.errno == errno.ENOMEM:
         return f"Memory ran out{where}.", "Close other programs, or ask for less: --context, --kv.", 4
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Permission denied{where}.", "Check who owns it, or choose another place with FREETOKEN_STORE.", 1
+        return f"Permission denied{where}.", "Check who owns it, or choose another place.", 1
     if isinstance(error, FileNotFoundError):
         return f"No such file or folder{where}.", "Check the path.", 3
     return f"{error.strerror or error}{where}.", "", 1
@@ -106,6 +108,13 @@ def open_missing_streams() -> None:
         sys.stdout = open(1, "w")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(2, "w")  # noqa: SIM115
+
+
+def make_streams_bear_all_text() -> None:
+    """Let characters that a stream's encoding lacks show as question marks: an answer must not end at an accent."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def silence_broken_streams() -> None:

@@ -110,7 +110,13 @@ def _start_lock(paths: Paths) -> Iterator[None]:
 
 
 def _start(paths: Paths, config: Mapping[str, Any], command: Sequence[str]) -> None:
-    paths.state.mkdir(parents=True, exist_ok=True)
+    try:
+        paths.state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FreetokenError(
+            f"The folder {paths.state} cannot be created: {error.strerror}.",
+            "It is for logs. Set XDG_STATE_HOME to a folder that you can write to.",
+        ) from error
     if paths.front_log.exists() and paths.front_log.stat().st_size > LARGEST_LOG:
         paths.front_log.replace(paths.front_log.with_suffix(".log.1"))
     with paths.front_log.open("ab") as log:

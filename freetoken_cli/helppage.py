@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from engine.base.config import SETTINGS
+from engine.base.nearest import nearest
 from freetoken_cli.terminal import may_colour, styled
 
 # typer carries click inside itself in some releases and depends on it in others; BadParameter is public in both, and
@@ -126,8 +126,7 @@ def did_you_mean(typed: str, known: Sequence[str], aliases: Mapping[str, str] | 
     """ " Did you mean X?" for the nearest of `known`, or what people call it elsewhere; "" when nothing is near."""
     if aliases and typed.lower() in aliases:
         return f" Did you mean {aliases[typed.lower()]}?"
-    lowered = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(typed.lower(), lowered, n=1, cutoff=0.6)
+    close = nearest(typed, known)
     if not close and len(typed) >= 2:
-        close = [name for name in lowered if name.startswith(typed.lower())][:1]
-    return f" Did you mean {lowered[close[0]]}?" if close else ""
+        close = [name for name in known if name.lower().startswith(typed.lower())][:1]
+    return f" Did you mean {' or '.join(close)}?" if close else ""

@@ -11,7 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from freetoken_cli import __version__
-from freetoken_cli.failures import open_missing_streams, report, silence_broken_streams
+from freetoken_cli.failures import (
+    make_streams_bear_all_text,
+    open_missing_streams,
+    report,
+    silence_broken_streams,
+)
 from freetoken_cli.options import NoColor
 from freetoken_cli.tree import Root, short_help
 
@@ -52,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code: 0, 1 failed, 2 usage, 3 not found, 4 does not fit, 5 network, 130."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     open_missing_streams()
+    make_streams_bear_all_text()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         code = build().main(args, prog_name="freetoken", standalone_mode=False)

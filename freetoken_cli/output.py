@@ -114,12 +114,12 @@ class Output:
     def note(self, text: str) -> None:
         """Tell the person something that is not the result. Quiet commands keep it to themselves."""
         if not self.quiet:
-            self.stderr.write(f"{styled(text, '2', self.colour_err)}\n")
+            self.stderr.write(f"{styled(harmless(text), '2', self.colour_err)}\n")
             self.stderr.flush()
 
     def warn(self, text: str) -> None:
         """Tell the person something they must know, quiet or not."""
-        self.stderr.write(f"{styled('Warning:', '33', self.colour_err)} {text}\n")
+        self.stderr.write(f"{styled('Warning:', '33', self.colour_err)} {harmless(text)}\n")
         self.stderr.flush()
 
     def confirm(self, question: str, yes: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 from typing import TextIO
@@ -18,6 +19,7 @@ def read_prompt(argument: str | None, output: Output) -> str | None:
 
     `-` reads stdin even from a terminal. Raises UsageError when there is nothing to answer.
     """
+    argument = None if argument is None else as_text(argument, "The prompt")
     interactive = is_terminal(sys.stdin)
     piped = ""
     if argument == "-":
@@ -30,6 +32,18 @@ def read_prompt(argument: str | None, output: Output) -> str | None:
     if argument is None and interactive and is_terminal(output.stdout) and not piped:
         return None
     raise UsageError("There is no prompt.", 'Give one: freetoken run MODEL "prompt", or pipe one in.')
+
+
+def as_text(argument: str, what: str) -> str:
+    """An argument whose bytes the locale could not read, read as UTF-8. Raises UsageError if they are not."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        try:
+            return os.fsencode(argument).decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{what} is not UTF-8 text (byte {error.start}).", "Write it in UTF-8.") from None
+    return argument
 
 
 def _read(stdin: TextIO, output: Output) -> str:

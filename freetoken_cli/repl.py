@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from engine.base.errors import FreetokenError
 from freetoken_cli.answering import print_answer, print_statistics
+from freetoken_cli.failures import report
 from freetoken_cli.slash import Session, perform, say
-from freetoken_cli.terminal import styled
 
 PROMPT = ">>> "
 CONTINUATION = "... "
@@ -49,10 +48,12 @@ class TerminalReader:
     def read(self, prompt: str) -> str:
         try:
             # The colour also keeps the prompt's last space: what has no style is not drawn at the end of a line.
-            return self._session.prompt([("ansicyan", prompt)])
+            typed = self._session.prompt([("ansicyan", prompt)])
         except KeyboardInterrupt:
             self._pending = self._session.default_buffer.text
             raise
+        # Bytes that are no UTF-8 come as lone surrogates, which neither a request nor a file can hold.
+        return typed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def pending(self) -> str:
         return self._pending
@@ -97,19 +98,15 @@ def read_message(reader: Reader) -> str:
 
 
 def _guarded(session: Session, action: Callable[[], None]) -> None:
-    """Run one line's work: a failure or Ctrl-C is told, and the session goes on."""
+    """Run one line's work: a failure or Ctrl-C is told, and the session goes on, because it holds a conversation."""
     try:
         action()
     except KeyboardInterrupt:
         say(session, "")
-    except FreetokenError as error:
-        head = styled("Error:", "1;31", session.output.colour_err)
-        say(session, f"{head} {error.message}")
-        if error.remedy:
-            say(session, error.remedy)
-    except OSError as error:
-        head = styled("Error:", "1;31", session.output.colour_err)
-        say(session, f"{head} {error.strerror or error}" + (f" ({error.filename})" if error.filename else ""))
+    except EOFError:
+        raise
+    except Exception as error:
+        report(error, session.output.stderr, no_color=not session.output.colour_err)
 
 
 def _obey(session: Session, text: str) -> None:

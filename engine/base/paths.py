@@ -77,6 +77,8 @@ class Paths:
 def _runtime_folder(environment: Mapping[str, str]) -> Path:
     """A folder for sockets: `XDG_RUNTIME_DIR` where it is set and short, else one of ours in the temporary folder."""
     given = environment.get("XDG_RUNTIME_DIR", "")
+    if not os.path.isabs(given):
+        given = ""  # as its specification says; it would mean another folder to a server that runs elsewhere
     if given and len(os.fsencode(given)) + len("/freetoken/front-01234567.sock") <= _LONGEST_SOCKET_PATH:
         return Path(given) / "freetoken"
     # Two users, or two runtime folders of one, must not meet in the shared temporary folder.

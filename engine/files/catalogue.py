@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -12,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from engine.base.errors import CorruptFileError, NotFoundError
+from engine.base.nearest import did_you_mean
 from engine.files.untrusted import Table
 from engine.files.upcycle import Upcycle
 
@@ -70,8 +70,7 @@ def find_model(catalogue: Mapping[str, Model], name: str) -> Model:
     """The entry called `name`. Raises NotFoundError with the nearest name or with all of them."""
     if name in catalogue:
         return catalogue[name]
-    close = difflib.get_close_matches(name, catalogue, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(catalogue))}."
+    hint = did_you_mean(name, catalogue) or f"Known are: {', '.join(sorted(catalogue))}."
     raise NotFoundError(f"There is no model {name!r} to pull.", hint)
 
 

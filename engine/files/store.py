@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.base.errors import FreetokenError, NotFoundError, UsageError
+from engine.base.nearest import did_you_mean
 from engine.files.ftw import Ftw, open_model
 from engine.files.locks import lock_folder
 from engine.files.manifest import MANIFEST_NAME
@@ -70,10 +70,9 @@ class Store:
             raise NotFoundError(f"The model {name} is not complete.", "Pull or convert it again to finish it.")
         if folder.is_dir():
             raise NotFoundError(f"{folder} is not a model: it has no {MANIFEST_NAME}.", "Remove it, and pull it again.")
-        close = difflib.get_close_matches(name, self.names(), n=1)
         raise NotFoundError(
             f"There is no model {name!r}.",
-            f"Did you mean {close[0]}?" if close else "freetoken list shows what is there.",
+            did_you_mean(name, self.names()) or "freetoken list shows what is there.",
         )
 
     def destination(self, name: str) -> Path:

@@ -37,7 +37,7 @@ from freetoken_cli.options import (
     Verbose,
 )
 from freetoken_cli.output import Output
-from freetoken_cli.prompt import read_prompt
+from freetoken_cli.prompt import as_text, read_prompt
 
 EXAMPLES = (
     ("freetoken run demo", "a conversation; /? lists its commands, Ctrl-D leaves"),
@@ -116,11 +116,12 @@ def command(
         print_estimate(paths, model, config, output)
         return
     text = read_prompt(prompt, output)
+    system = as_text(system or "", "--system")
     name = ensure_model(paths, model, output)
     with closing(ModelChat(paths, name, config)) as chat:
         _attach(chat, output)
         if text is None:
-            raise typer.Exit(_talk(chat, system or "", sampling, verbose, output, paths.history))
+            raise typer.Exit(_talk(chat, system, sampling, verbose, output, paths.history))
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
         statistics = print_answer(chat, messages, sampling, None, output, [])

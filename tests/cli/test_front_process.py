@@ -50,6 +50,13 @@ def test_one_that_ends_at_once_tells_why(home: Home) -> None:
     assert str(home.paths.front_log) in caught.value.remedy
 
 
+def test_a_state_folder_that_cannot_be_made_is_a_sentence(home: Home) -> None:
+    home.paths.state.parent.write_text("in the way")
+    with pytest.raises(FreetokenError, match="cannot be created") as caught:
+        ensure_front(home.paths, 300.0, FAKE_FRONT)
+    assert "XDG_STATE_HOME" in caught.value.remedy
+
+
 def test_one_that_never_answers_is_given_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_process, "START_SECONDS", 0.3)
     with pytest.raises(FreetokenError, match="did not answer within"):

@@ -193,7 +193,7 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
         ("/resize", "/resize takes kv VALUE"),
         ("/resize kv 32q", "'32q' is not a KV budget"),
         ("/load nowhere.json", "There is no file nowhere.json."),
-        ("/save /nowhere/chat.json", "No such file or directory"),
+        ("/save /nowhere/chat.json", "No such file or folder (/nowhere/chat.json"),
         ("/think maybe", "/think takes on, off or auto."),
         ("/?", "/bye"),
     ],
@@ -201,6 +201,18 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
 def test_a_wrong_command_is_told_and_the_session_goes_on(terminal: Terminal, line: str, answer: str) -> None:
     terminal.ask(line)
     terminal.expect(answer)
+    assert terminal.leave() == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 200_000, b"\xff\xfe", b"{}", b'{"format": "freetoken-conversation"}'])
+def test_a_file_that_is_no_conversation_leaves_the_one_there_is(terminal: Terminal, home: Home, content: bytes) -> None:
+    (home.folder / "odd.json").write_bytes(content)
+    terminal.ask("first words")
+    terminal.expect("FIRST WORDS")
+    terminal.ask("/load odd.json")
+    terminal.expect("odd.json is not a")
+    terminal.ask("count")
+    terminal.expect("3 messages")
     assert terminal.leave() == 0
 
 

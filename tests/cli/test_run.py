@@ -44,6 +44,24 @@ def test_stdin_alone_is_the_prompt(home: Home, ready: FakeFront, args: list[str]
     assert home.run("run", "demo", *args, stdin="hello there\n").stdout == "HELLO THERE \n"
 
 
+def test_characters_that_stdout_lacks_do_not_end_the_answer(home: Home, ready: FakeFront) -> None:
+    done = home.run("run", "demo", "日本 café end", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout) == (0, "?? CAF? END \n")
+
+
+def test_arguments_are_utf_8_whatever_the_locale(home: Home, ready: FakeFront) -> None:
+    plain = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert home.run("run", "demo", "café", "--system", "naïf", **plain).returncode == 0
+    assert [message["content"] for message in _messages(ready)] == ["naïf", "café"]
+
+
+@pytest.mark.parametrize(("args", "what"), [(["caf\udce9"], "prompt"), (["hi", "--system", "\udcff"], "--system")])
+def test_arguments_that_are_no_text_are_refused(home: Home, ready: FakeFront, args: list[str], what: str) -> None:
+    done = home.run("run", "demo", *args)
+    assert done.returncode == 2
+    assert f"{what} is not UTF-8 text" in done.stderr
+
+
 def test_nothing_to_ask_is_a_usage_error(home: Home, ready: FakeFront) -> None:
     done = home.run("run", "demo")
     assert done.returncode == 2

@@ -66,6 +66,17 @@ def test_convert_into_the_store(home: Home, checkpoint: Path) -> None:
     assert json.loads(done.stdout)["folder"] == str(home.paths.store / "mine")
 
 
+def test_a_name_in_a_file_cannot_command_the_terminal(home: Home, checkpoint: Path) -> None:
+    odd = home.folder / "odd"
+    shutil.copytree(checkpoint, odd)
+    config = json.loads((odd / "config.json").read_text())
+    (odd / "config.json").write_text(json.dumps({**config, "architectures": [], "model_type": "\x1b[2J\x9b31m"}))
+    done = home.run("convert", str(odd), "out")
+    assert done.returncode == 1
+    assert "model family" in done.stderr
+    assert not {"\x1b", "\x9b"} & set(done.stderr)
+
+
 def test_list_in_its_three_forms(stored: Home) -> None:
     table = [line.split() for line in stored.run("list").stdout.splitlines()]
     assert table[0] == ["NAME", "SIZE", "FORMAT", "MODIFIED"]

@@ -64,6 +64,8 @@ def test_short_help_flag(home: Home) -> None:
         (["run", "dem"], "demo"),
         (["pull", "dmeo"], "demo"),
         (["run", "x", "--device", "cdua"], "cuda"),
+        (["rum"], "rm or run"),
+        (["pull", "DEMO"], "demo"),
     ],
 )
 def test_did_you_mean(home: Home, args: list[str], suggestion: str) -> None:

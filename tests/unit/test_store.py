@@ -87,6 +87,8 @@ def test_get_finds_a_model_or_says_what_is_meant(models: Store) -> None:
     assert models.get("demo") == models.root / "demo"
     with pytest.raises(NotFoundError, match=r"Did you mean qwen3-30b\?"):
         models.get("qwen3-30")
+    with pytest.raises(NotFoundError, match=r"Did you mean demo\?"):
+        models.get("DEMO")
     with pytest.raises(NotFoundError, match="freetoken list"):
         models.get("zzz")
     with pytest.raises(NotFoundError, match="not complete"):
