@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 from engine.base.config import read_config_file, resolve
 from engine.base.errors import FreetokenError
 from engine.base.hardware import Hardware
 from engine.base.paths import Paths
 from engine.base.units import GIB, format_size
+from engine.files.space import free_space
 from freetoken_cli.front_process import health
 
 OK, NOTE, FAIL = "ok", "note", "fail"
@@ -88,8 +86,7 @@ def check_memlock(around: Surroundings) -> Finding:
 
 
 def check_disk(around: Surroundings) -> Finding:
-    folder = existing_folder(around.paths.store)
-    free = shutil.disk_usage(folder).free
+    folder, free = free_space(around.paths.store)
     detail = f"{format_size(free)} free at {folder}"
     if free < _ENOUGH_DISK:
         return Finding("disk", NOTE, detail, "Free some space, or move the store: FREETOKEN_STORE=/other/disk/models")
@@ -123,31 +120,11 @@ def check_server(around: Surroundings) -> Finding:
 
 
 def check_torch(around: Surroundings) -> Finding:
-    return _package("torch", "only tests and the reference executor use it")
-
-
-def check_cupy(around: Surroundings) -> Finding:
-    for wheel in ("cupy-cuda13x", "cupy-cuda12x"):
-        finding = _package(wheel, "only a GPU needs it", module="cupy")
-        if not finding.detail.startswith("absent"):
-            return finding
-    return finding
-
-
-def _package(wheel: str, use: str, module: str = "") -> Finding:
-    """Whether a package is there, without importing it."""
-    name = module or wheel
-    if importlib.util.find_spec(name) is None:
-        return Finding(name, OK, f"absent; {use}")
     try:
-        return Finding(name, OK, f"{metadata.version(wheel)}; {use}")
+        version = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        return Finding(name, OK, f"absent as {wheel}; {use}")
-
-
-def existing_folder(path: Path) -> Path:
-    """The nearest folder on the way to `path` that exists."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+        version = "absent"
+    return Finding("torch", OK, f"{version}; only tests and the reference executor use it")
 
 
 CHECKS: tuple[Callable[[Surroundings], Finding], ...] = (
@@ -162,5 +139,4 @@ CHECKS: tuple[Callable[[Surroundings], Finding], ...] = (
     check_config,
     check_server,
     check_torch,
-    check_cupy,
 )

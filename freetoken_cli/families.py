@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from engine.files.checkpoint import Checkpoint
 from engine.files.codecs import CODECS
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.plan import Plan, plan_conversion
+from engine.files.space import free_space
 from engine.spec.families import FAMILIES
 from engine.spec.schema import Moe, Spec
-from freetoken_cli.checks import FAIL, NOTE, OK, Finding, existing_folder
+from freetoken_cli.checks import FAIL, NOTE, OK, Finding
 
 TESTED = "logits after every layer against transformers, on tiny random checkpoints"
 
@@ -83,8 +83,7 @@ def describe_spec(spec: Spec) -> str:
 
 
 def _room(plan: Plan, paths: Paths) -> list[Finding]:
-    folder = existing_folder(paths.store)
-    free, (total, available) = shutil.disk_usage(folder).free, read_memory()
+    (folder, free), (total, available) = free_space(paths.store), read_memory()
     findings = []
     if plan.total_bytes > free:
         detail = f"{format_size(plan.total_bytes)} as FTW, {format_size(plan.total_bytes - free)} more than is free"

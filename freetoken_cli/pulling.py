@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,12 @@ from engine.base.hardware import read_memory
 from engine.base.units import format_size
 from engine.files.catalogue import find_model, read_catalogue
 from engine.files.open_checkpoint import open_checkpoint
+from engine.files.partial import partial_folder
 from engine.files.plan import plan_conversion
 from engine.files.pull import CONVERT, FETCH, looks_like_path, pull, store_name
+from engine.files.space import free_space
 from engine.files.store import Store
 from engine.text.gguf_tokenizer import write_tokenizer
-from freetoken_cli.checks import existing_folder
 from freetoken_cli.output import Output, Progress
 
 _TITLES = {FETCH: "Fetching {name}", CONVERT: "Converting {name}"}
@@ -72,7 +72,7 @@ def plan_pull(what: str, store: Store, name: str | None) -> PullPlan:
         source=source,
         fetch=fetch,
         disk=disk,
-        disk_free=shutil.disk_usage(existing_folder(store.root)).free,
+        disk_free=free_space(store.root)[1],
         memory_total=read_memory()[0],
         present=store.destination(name).exists(),
     )
@@ -109,8 +109,7 @@ def pull_into_store(
 
 def _resuming(store: Store, name: str) -> bool:
     """Whether an earlier attempt left something to go on from; then only what is left must fit, which `pull` checks."""
-    destination = store.destination(name)
-    return destination.with_name(destination.name + ".partial").exists() or store.downloads(name).exists()
+    return partial_folder(store.destination(name)).exists() or store.downloads(name).exists()
 
 
 class Phases:

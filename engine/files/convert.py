@@ -19,7 +19,7 @@ from engine.files.gather import Gather
 from engine.files.manifest import DENSE_NAME, MANIFEST_NAME, FileInfo, Manifest, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.packing import Pack, native_pack
-from engine.files.partial import JOURNAL_NAME, PARTIAL_SUFFIX, Partial
+from engine.files.partial import JOURNAL_NAME, Partial, partial_folder
 from engine.files.plan import Plan, describe, plan_conversion
 from engine.files.space import require_space
 from engine.files.stream import Pace, Progress, stream
@@ -124,7 +124,7 @@ def _pace(plan: Plan) -> Pace:
 
 def _check_space(dest: Path, plan: Plan) -> None:
     """Raises DoesNotFitError when the disk lacks room for what is still to be written."""
-    partial = dest.with_name(dest.name + PARTIAL_SUFFIX)
+    partial = partial_folder(dest)
     there = sum(path.stat().st_blocks * 512 for path in partial.iterdir()) if partial.is_dir() else 0
     require_space(dest, max(0, plan.total_bytes + _SMALL_FILES_BYTES - there))
 

@@ -26,6 +26,11 @@ PARTIAL_SUFFIX = ".partial"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
+def partial_folder(dest: Path) -> Path:
+    """Where a conversion into `dest` works until it is finished."""
+    return dest.with_name(dest.name + PARTIAL_SUFFIX)
+
+
 class Partial:
     """The unfinished folder of one destination, locked against a second conversion.
 
@@ -40,7 +45,7 @@ class Partial:
         when the folder holds another conversion that is to be kept.
         """
         self.dest = dest
-        self.folder = dest.with_name(dest.name + PARTIAL_SUFFIX)
+        self.folder = partial_folder(dest)
         self._lock = lock_folder(self.folder, f"Another process is converting into {self.folder}.")
         self._files: dict[str, int] = {}
         self._dirty: set[str] = set()

