@@ -18,7 +18,7 @@ from engine.front.config import FrontConfig
 from engine.front.control import Control
 from engine.front.fields import shortened
 from engine.front.guard import Guard
-from engine.front.http import openai_error, status_of
+from engine.front.http import openai_error, our_mistake, status_of
 from engine.front.openai import OpenAI
 from engine.front.supervisor import Supervisor
 
@@ -78,5 +78,4 @@ async def _nobody(request: Request, error: Exception) -> Response:
 
 async def _tell_unexpected(request: Request, error: Exception) -> Response:
     """A mistake of ours. The server's log has the traceback."""
-    failure = FreetokenError(f"The server failed: {type(error).__name__}.", "Its log says more; please report it.")
-    return JSONResponse(openai_error(failure), status_code=500)
+    return JSONResponse(openai_error(our_mistake(error)), status_code=500)

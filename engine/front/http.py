@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from engine.front.fields import FieldError
 
 LARGEST_BODY = 32 * 2**20
 _QUICK_BODY = 2**18  # bytes that are parsed in a few milliseconds
+_LOG = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 Events = AsyncGenerator[dict[str, Any] | str, None]  # JSON objects, or text for a comment
@@ -100,6 +102,11 @@ def openai_error(error: FreetokenError) -> dict[str, Any]:
     }
 
 
+def our_mistake(error: Exception) -> FreetokenError:
+    """What a client is told of an exception that nobody foresaw."""
+    return FreetokenError(f"The server failed: {type(error).__name__}.", "Its log says more; please report it.")
+
+
 def control_error(error: FreetokenError) -> tuple[int, dict[str, Any]]:
     """Status and body of an error on the control interface, which names our own types."""
     statuses = ((UsageError, 400), (NotFoundError, 404), (BusyError, 409), (DoesNotFitError, 507))
@@ -155,9 +162,11 @@ class EventStream(Response):
         finally:
             watcher.cancel()
             writer.cancel()
-            with suppress(asyncio.CancelledError, OSError):
-                await writer
-            await asyncio.shield(self._on_close())
+            try:
+                with suppress(asyncio.CancelledError, OSError):
+                    await writer
+            finally:
+                await asyncio.shield(self._on_close())
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -176,6 +185,9 @@ async def _frames(events: Events) -> AsyncGenerator[bytes, None]:
         yield b"data: [DONE]\n\n"
     except FreetokenError as error:
         yield frame(openai_error(error))
+    except Exception as error:
+        _LOG.exception("a stream failed")
+        yield frame(openai_error(our_mistake(error)))
 
 
 def frame(event: Mapping[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +118,11 @@ async def _respond(asked: Asked, loaded: Loaded, jobs: Sequence[Job], shape: Sha
     """The answer, whole or as a stream. The worker's first word comes before the headers: it may be a refusal."""
     tally = Tally()
     pieces = answer_all(loaded.client, loaded.text, jobs, tally)
+    stack.push_async_callback(pieces.aclose)  # also for a client that is gone before the first event
     if not asked.stream:
-        async with aclosing(pieces):
-            told = [piece async for piece in pieces if isinstance(piece, Piece)]
+        told = [piece async for piece in pieces if isinstance(piece, Piece)]
         return JSONResponse(shape.whole(told, tally.usage(), tally.statistics()))
-    try:
-        first = await anext(pieces)
-    except BaseException:
-        await pieces.aclose()
-        raise
+    first = await anext(pieces)
     events = _events(asked, pieces, first, len(jobs), shape, tally)
     return EventStream(events, stack.pop_all().aclose)
 
@@ -139,14 +135,13 @@ async def _events(
     shape: Shape,
     tally: Tally,
 ) -> Events:
-    async with aclosing(pieces):
-        for index in range(choices):
-            opening = shape.opening(index)
-            if opening is not None:
-                yield opening
-        yield _event(first, shape)
-        async for piece in pieces:
-            yield _event(piece, shape)
+    for index in range(choices):
+        opening = shape.opening(index)
+        if opening is not None:
+            yield opening
+    yield _event(first, shape)
+    async for piece in pieces:
+        yield _event(piece, shape)
     if asked.include_usage:
         yield shape.closing(tally.usage(), tally.statistics())
 
