@@ -12,6 +12,7 @@ from typing import TypeVar
 from engine.base.errors import FreetokenError
 from engine.front.process import WorkerProcess, ending
 from engine.worker.protocol import (
+    PROTOCOL_VERSION,
     Cancel,
     Done,
     Failed,
@@ -32,6 +33,13 @@ from engine.worker.protocol import (
 )
 
 STOP_SECONDS = 2.0  # a worker that does not leave within this is killed
+
+# Another release can be installed while a front runs, and its next worker is of that one.
+_STRANGER = Failed(
+    "FreetokenError",
+    "The model's worker is of another release than the server that started it.",
+    "End the server and run the command again: freetoken stop --all",
+)
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -65,9 +73,9 @@ class WorkerClient(asyncio.Protocol):
         return self._reaping is None and not self._stopping
 
     @property
-    def streaming(self) -> int:
-        """Requests in progress."""
-        return len(self._streams)
+    def crashed(self) -> bool:
+        """Whether it has ended although nobody asked for that and it did not refuse."""
+        return self._ended.is_set() and not self._stopping
 
     async def ready(self) -> Ready:
         """What the worker said when its model was loaded, or the error that kept it from loading."""
@@ -139,6 +147,8 @@ class WorkerClient(asyncio.Protocol):
             try:
                 self._dispatch(decode(line))
             except ValueError:
+                if not self._ready.done():
+                    self._refuse(_STRANGER)
                 self._child.kill()  # a worker that talks nonsense cannot be trusted with the rest
                 return
 
@@ -147,10 +157,12 @@ class WorkerClient(asyncio.Protocol):
 
     def _dispatch(self, message: Message) -> None:
         if isinstance(message, Ready):
+            if message.version != PROTOCOL_VERSION:
+                raise ValueError(f"a worker of protocol {message.version}")
             if not self._ready.done():
                 self._ready.set_result(message)
         elif isinstance(message, Failed) and message.request is None and message.ticket is None:
-            self._fail_ready(message.exception())
+            self._refuse(message)
         elif isinstance(message, Stats | Resized) or (isinstance(message, Failed) and message.ticket is not None):
             assert message.ticket is not None
             waiter = self._tickets.pop(message.ticket, None)
@@ -162,9 +174,14 @@ class WorkerClient(asyncio.Protocol):
             if queue is not None:
                 queue.put_nowait(message)
 
-    def _fail_ready(self, error: FreetokenError) -> None:
+    def _refuse(self, failure: Failed) -> None:
+        """The model is not going to be loaded, and whoever waits for it hears why."""
+        self._stopping = True
+        self._fail_ready(failure)
+
+    def _fail_ready(self, failure: Failed) -> None:
         if not self._ready.done():
-            self._ready.set_exception(error)
+            self._ready.set_exception(failure.exception())
             self._ready.exception()  # nobody may be waiting, and that is fine
 
     async def _ask(self, make: Callable[[int], Message], kind: type[Answer]) -> Answer:
@@ -201,7 +218,7 @@ class WorkerClient(asyncio.Protocol):
             error = Failed("BusyError", "The model was unloaded before it had answered.", "Send the request again.")
         else:
             error = Failed("FreetokenError", f"The model's worker {ending(code)}.", "Send the request again.")
-        self._fail_ready(error.exception())
+        self._fail_ready(error)
         for queue in self._streams.values():
             queue.put_nowait(error)
         for waiter in self._tickets.values():

@@ -276,6 +276,7 @@ class Supervisor:
         loaded = self._loaded.get(name)
         if loaded is not None and loaded.client is client:
             del self._loaded[name]
+        if client.crashed:
             self._crashes.setdefault(name, deque(maxlen=CRASHES)).append(time.monotonic())
 
     def _check_crashes(self, name: str) -> None:

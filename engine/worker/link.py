@@ -55,22 +55,18 @@ class Link:
     def _read(self) -> None:
         lines = LineBuffer()
         end = Closed("the front closed the link")
-        while True:
-            try:
-                data = self._socket.recv(1 << 20)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            try:
+        try:
+            while data := self._socket.recv(1 << 20):
                 for line in lines.feed(data):
                     self._inbox.put(decode(line))
-            except ValueError as error:
-                end = Closed(f"the front sent a bad message: {error}")
-                break
-        self._inbox.put(end)
-        time.sleep(_GRACE_SECONDS)
-        os._exit(1)
+        except OSError:
+            pass
+        except Exception as error:
+            end = Closed(f"the front sent a bad message: {error}")
+        finally:
+            self._inbox.put(end)
+            time.sleep(_GRACE_SECONDS)
+            os._exit(1)
 
 
 def die_with_parent(parent: int) -> None:

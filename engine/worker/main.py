@@ -30,7 +30,8 @@ def main(arguments: list[str], load: Loader) -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
         return _serve(config, link, load)
-    except Closed:
+    except Closed as end:
+        print(f"A worker leaves: {end}.", file=sys.stderr)
         return 0
 
 

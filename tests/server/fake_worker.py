@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import engine.worker.engine
 from engine.base.errors import CorruptFileError
 from engine.memory.budget import NoRoomError
 from engine.worker.engine import LoadedModel
@@ -24,6 +25,8 @@ def load(config: WorkerConfig) -> LoadedModel:
         raise CorruptFileError("The bank is short.", "Convert the model again.")
     if name == "slow":
         time.sleep(60)
+    if name == "stranger":
+        engine.worker.engine.PROTOCOL_VERSION += 1
     if name == "dying":
         sys.exit(7)
     kv_tokens = config.kv_tokens or (config.kv_bytes or 0) // 100 or config.context or 4096

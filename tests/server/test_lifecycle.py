@@ -78,6 +78,24 @@ def test_a_model_that_keeps_crashing_is_held_back_for_a_while(own_front: OwnFron
     assert ask(front, "other").status_code == 200
 
 
+def test_a_model_that_crashes_while_it_loads_is_held_back_too(own_front: OwnFront) -> None:
+    front = own_front()
+    for _ in range(3):
+        assert "ended with code 7" in ask(front, "dying").json()["error"]["message"]
+    refused = ask(front, "dying")
+    assert refused.status_code == 503
+    assert "crashed 3 times" in refused.json()["error"]["message"]
+
+
+def test_a_worker_of_another_release_is_a_sentence_each_time(own_front: OwnFront) -> None:
+    front = own_front()
+    for _ in range(4):
+        error = ask(front, "stranger").json()["error"]
+        assert "of another release" in error["message"]
+        assert "freetoken stop --all" in error["remedy"]
+    assert not front.workers()
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_client_that_leaves_frees_its_pages(own_front: OwnFront, streamed: bool) -> None:
     front = own_front()

@@ -79,6 +79,15 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         b'{"kind": "cancel"}',
         b'{"kind": "cancel", "request": 1, "more": 2}',
         b"\xff",
+        b'"kind"',
+        b'{"kind": []}',
+        b'{"kind": "generate", "request": 1, "prompt": 5, "max_tokens": 1}',
+        b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "sampling": 5}',
+        b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "sampling": {"colour": 1}}',
+        b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "sampling": {"logit_bias": [1]}}',
+        b'{"kind": "tokens", "request": 1, "ids": [1], "logprobs": [{"top": []}]}',
+        b'{"kind": "tokens", "request": 1, "ids": [1], "logprobs": [{"logprob": 1, "top": [[]]}]}',
+        b'{"kind": "cancel", "request": ' + b"[" * 100_000,
     ],
 )
 def test_what_is_no_message_is_a_value_error(line: bytes) -> None:
@@ -120,6 +129,18 @@ def test_a_configuration_survives_the_command_line() -> None:
 def test_the_front_can_read_the_protocol_without_arrays() -> None:
     code = "import sys, engine.worker.protocol; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("line", ["nonsense", '{"kind": "generate", "request": 1, "prompt": 5, "max_tokens": 1}'])
+def test_a_worker_hears_that_the_front_sent_nonsense(line: str) -> None:
+    code = (
+        "import socket, sys; from engine.worker.link import Closed, Link\n"
+        "ours, theirs = socket.socketpair(); link = Link(theirs); ours.sendall(sys.argv[1].encode() + b'\\n')\n"
+        "try: link.receive(wait=True)\n"
+        "except Closed as end: print(end)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, line], capture_output=True, text=True, timeout=20, check=False)
+    assert "the front sent a bad message" in done.stdout
 
 
 def test_logit_bias_keys_are_numbers_again() -> None:
