@@ -11,14 +11,14 @@ from engine.base.config import Config
 from engine.base.errors import DoesNotFitError, FreetokenError
 from engine.base.hardware import Hardware, read_hardware
 from engine.base.paths import Paths
-from engine.base.profile import Machine, Profile, load_profile
 from engine.base.units import format_size, format_tokens
 from engine.files.ftw import Ftw, open_model
 from engine.files.store import Store
+from engine.measure.bench import StepBytes, step_bytes
+from engine.measure.profile import Machine, Profile, load_profile
 from engine.memory.budget import plan_context
 from engine.program.lower import lower
 from engine.spec.schema import Spec
-from engine.worker.bench import StepBytes, step_bytes
 from engine.worker.loading import RESERVED_BYTES, free_memory, model_bytes
 from freetoken_cli.folders import model_folder
 from freetoken_cli.output import Output

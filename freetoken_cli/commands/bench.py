@@ -9,7 +9,7 @@ import typer
 from engine.base.errors import UsageError
 from engine.base.units import format_duration, format_size, parse_tokens
 from engine.files.store import Store
-from engine.worker.bench import BenchPlan, bench_model
+from engine.measure.bench import BenchPlan, bench_model
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
 from freetoken_cli.front_process import health

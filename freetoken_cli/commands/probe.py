@@ -10,11 +10,11 @@ import typer
 from engine import __version__, _native
 from engine.base.errors import UsageError
 from engine.base.hardware import read_hardware
-from engine.base.profile import ExpertRate, Machine, Profile, Rate, save_profile
-from engine.experts.native_meter import NativeMeter
-from engine.experts.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, shapes_of
 from engine.files.ftw import open_model
 from engine.files.store import READY, Store
+from engine.measure.native_meter import NativeMeter
+from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, shapes_of
+from engine.measure.profile import ExpertRate, Machine, Profile, Rate, save_profile
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
 from freetoken_cli.folders import model_folder
@@ -65,7 +65,7 @@ def command(
             config.threads or hardware.usable_cores,
             _shapes(Store(paths.store), model),
             length,
-            lambda share: progress.update(round(share * 100), 100),
+            progress.update,
         )
     save_profile(profile, paths.profile)
     if json:

@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.hardware import read_memory
-from engine.experts.native_meter import NativeMeter
 from engine.files.convert import convert
 from engine.files.ftw import open_model
 from engine.files.upcycle import Upcycle
+from engine.measure.bench import Bench
+from engine.measure.native_meter import NativeMeter
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
 from engine.text.gguf_tokenizer import write_tokenizer
-from engine.worker.bench import Bench
 
 STEP_TOKENS = 512
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engine.base.errors import UsageError
-from engine.base.profile import Machine, Profile
-from engine.experts import probe as probe_module
-from engine.experts.probe import CANONICAL_SHAPES, ExpertShape, probe, shapes_of, thread_counts
+from engine.measure import probe as probe_module
+from engine.measure.probe import CANONICAL_SHAPES, ExpertShape, probe, shapes_of, thread_counts
+from engine.measure.profile import Machine, Profile
 
 MACHINE = Machine("Example CPU", 4, 16, "avx2", "0.1.0")
 
@@ -87,12 +87,12 @@ def test_the_curve_and_what_is_not_measured(meter: FakeMeter) -> None:
 
 
 def test_it_stops_in_time_but_not_before_three_rounds(meter: FakeMeter) -> None:
-    heard: list[float] = []
-    profile = run(meter, threads=1, shapes=(), seconds=2.05, progress=heard.append)
+    heard: list[tuple[int, int]] = []
+    profile = run(meter, threads=1, shapes=(), seconds=2.05, progress=lambda *told: heard.append(told))
     assert profile.reads[0].rate.samples == 20
     assert meter.now <= 2.05
     assert heard == sorted(heard)
-    assert heard[0] == 0.0
+    assert (heard[0], heard[-1]) == ((0, 100), (93, 100))
     assert run(meter, threads=1, shapes=(), seconds=0.01).reads[0].rate.samples == 3
 
 

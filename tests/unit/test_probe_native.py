@@ -9,10 +9,10 @@ import pytest
 
 from engine import _native
 from engine.base.errors import DoesNotFitError
-from engine.experts.native_meter import NativeMeter, example_record
-from engine.experts.probe import PROBE_CODECS, ExpertShape, shapes_of
 from engine.files.ftw import open_model
-from engine.worker.bench import BenchPlan, bench_model
+from engine.measure.bench import BenchPlan, bench_model
+from engine.measure.native_meter import NativeMeter, example_record
+from engine.measure.probe import PROBE_CODECS, ExpertShape, shapes_of
 from tests.bench.ours import Ours, converted
 from tests.bench.random_moe import Codecs, random_moe
 from tests.bench.shapes import Shape

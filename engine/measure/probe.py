@@ -7,13 +7,14 @@ next: a round does each of them once, and a codec's expert loop stands between t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.base.errors import UsageError
-from engine.base.profile import ExpertRate, Machine, Profile, Rate, ReadRate
+from engine.base.progress import Progress, silent
 from engine.files.ftw import Ftw
+from engine.measure.profile import ExpertRate, Machine, Profile, Rate, ReadRate
 
 PROBE_CODECS = ("q4_0", "q4_1", "q8_0", "mxfp4", "bf16", "f16")
 _FEWEST_ROUNDS = 3
@@ -74,15 +75,15 @@ def probe(
     threads: int,
     shapes: Sequence[ExpertShape] = CANONICAL_SHAPES,
     seconds: float = 10.0,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Progress = silent,
 ) -> Profile:
-    """Measure for about `seconds`, at least three rounds. `progress` hears the share of the time that has passed."""
+    """Measure for about `seconds`, at least three rounds. `progress` hears the hundredths of the time gone."""
     counts = thread_counts(threads)
     reads: dict[int, list[float]] = {count: [] for count in counts}
     rates: dict[ExpertShape, list[float]] = {shape: [] for shape in shapes}
     shares: dict[ExpertShape, list[float]] = {shape: [] for shape in shapes}
     for share in _rounds(seconds):
-        progress(share)
+        progress(round(share * 100), 100)
         for count in counts:
             reads[count].append(meter.read_bandwidth(count))
         before = reads[threads][-1]

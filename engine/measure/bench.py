@@ -18,18 +18,19 @@ import numpy as np
 from engine import __version__
 from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.hardware import read_memory
-from engine.base.profile import Rate
-from engine.experts.native_meter import NativeMeter
+from engine.base.progress import Progress, silent
 from engine.files.ftw import Ftw, open_model
-from engine.memory.pages import PAGE_TOKENS
-from engine.program.executor import Batch, Executor, Ints
+from engine.measure.native_meter import NativeMeter
+from engine.measure.profile import Rate
+from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import Program
 from engine.program.lower import lower
-from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
+from engine.worker.loading import load_model
+from engine.worker.protocol import WorkerConfig
 
 BENCH_VERSION = 1
-_PREFILL_CHUNK = 512  # tokens a step when filling a context
+_PREFILL_CHUNK = 512  # tokens a step at most, as in the worker
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def step_bytes(program: Program, ftw: Ftw, kv_value_bytes: int) -> StepBytes:
 
 @dataclass(frozen=True)
 class PromptResult:
-    """Prefill of one prompt of `tokens` in one step: tokens a second."""
+    """Prefill of one prompt of `tokens`: tokens a second."""
 
     tokens: int
     rate: Rate
@@ -134,14 +135,13 @@ def bench_model(
     folder: Path,
     plan: BenchPlan,
     threads: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Load the FTW folder in this process and measure it: plain data with stable keys and a version.
+    """Load the FTW folder in this process, as a worker does, and measure it: plain data with stable keys and a version.
 
     Raises UsageError and DoesNotFitError when the model's context or the memory is smaller than the plan needs, and
     whatever opening the folder raises.
     """
-    started = time.perf_counter()
     ftw = open_model(folder)
     spec = Spec.from_json(ftw.spec)
     if plan.context > spec.context_length:
@@ -149,30 +149,20 @@ def bench_model(
             f"The plan needs {plan.context} tokens of context; the model has {spec.context_length}.",
             "Choose smaller --depths or --prompts.",
         )
+    loaded = load_model(WorkerConfig(str(folder), threads=threads, kv_tokens=plan.context))
     program = lower(spec)
-    executor = NativeExecutor(
-        program,
-        ftw.dense,
-        ftw.banks,
-        threads=threads,
-        kv_dtype="f16",
-        page_tokens=PAGE_TOKENS,
-        kv_pages=-(-plan.context // PAGE_TOKENS),
-        max_tokens=max([_PREFILL_CHUNK, *plan.prompts]),
-    )
-    load_seconds = time.perf_counter() - started
     _, available = read_memory()
-    meter = NativeMeter(available, executor.isa)
+    meter = NativeMeter(available, loaded.isa)
     sizes = step_bytes(program, ftw, kv_value_bytes=2)
-    result = run_bench(executor, program, sizes, lambda: meter.read_bandwidth(executor.threads), plan, progress)
+    result = run_bench(loaded.executor, program, sizes, lambda: meter.read_bandwidth(loaded.threads), plan, progress)
     return {
         "version": BENCH_VERSION,
         "release": __version__,
         "model": folder.name,
-        "device": "cpu",
-        "isa": executor.isa,
-        "threads": executor.threads,
-        "load_seconds": load_seconds,
+        "device": loaded.device,
+        "isa": loaded.isa,
+        "threads": loaded.threads,
+        "load_seconds": loaded.load_seconds,
         **result.to_json(),
     }
 
@@ -195,14 +185,13 @@ class Bench:
 
     def fill(self, start: int, stop: int) -> None:
         """Put random tokens at the positions `start .. stop` of the context."""
-        for chunk in range(start, stop, _PREFILL_CHUNK):
-            self._step(chunk, min(stop, chunk + _PREFILL_CHUNK), wanted=0)
+        self._read(start, self._ids(stop - start), wanted=0)
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds for one prompt of `tokens`, to the logits after its last token."""
         ids = self._ids(tokens)
         started = time.perf_counter()
-        self._step(0, tokens, wanted=1, ids=ids)
+        self._read(0, ids, wanted=1)
         return time.perf_counter() - started
 
     def decode_seconds(self, depth: int, tokens: int) -> float:
@@ -210,19 +199,24 @@ class Bench:
         ids = self._ids(tokens)
         started = time.perf_counter()
         for place in range(tokens):
-            logits = self._step(depth + place, depth + place + 1, wanted=1, ids=ids[place : place + 1])
+            logits = self._step(depth + place, ids[place : place + 1], wanted=1)
             logits.argmax()
         return time.perf_counter() - started
 
     def _ids(self, count: int) -> Ints:
         return self._random.integers(self._vocab_size, size=count, dtype=np.int32)
 
-    def _step(self, start: int, stop: int, wanted: int, ids: Ints | None = None) -> Any:
-        count = stop - start
+    def _read(self, start: int, ids: Ints, wanted: int) -> None:
+        for chunk in range(0, len(ids), _PREFILL_CHUNK):
+            part = ids[chunk : chunk + _PREFILL_CHUNK]
+            self._step(start + chunk, part, wanted if chunk + len(part) == len(ids) else 0)
+
+    def _step(self, start: int, ids: Ints, wanted: int) -> Floats:
+        count = len(ids)
         return self._executor.step(
             Batch(
-                tokens=self._ids(count) if ids is None else ids,
-                positions=np.arange(start, stop, dtype=np.int32),
+                tokens=ids,
+                positions=np.arange(start, start + count, dtype=np.int32),
                 seq_starts=np.array([0, count], np.int32),
                 page_tables=(self._pages,),
                 rows=np.arange(count - wanted, count, dtype=np.int32),
@@ -236,7 +230,7 @@ def run_bench(
     sizes: StepBytes,
     read_bandwidth: Callable[[], float],
     plan: BenchPlan,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> BenchResult:
     """Measure by `plan`. `read_bandwidth` times one read loop, in GB/s; `progress` hears of rounds done and in all."""
     bench = Bench(executor, program, plan.context)

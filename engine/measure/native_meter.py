@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from engine import _native
 from engine.base.errors import DoesNotFitError
-from engine.experts.probe import ExpertShape
 from engine.files.codecs import CODECS, align
 from engine.files.manifest import FIELD_ALIGNMENT, GATE_UP, Field, Shape, record_size
+from engine.measure.probe import ExpertShape
 
 _LOOP_SECONDS = 0.05  # one sample: long beside a wake-up of the pool, short enough for many rounds
 _MEMORY_SHARE = 8  # the buffer takes at most this part of the memory that is free
@@ -29,7 +29,7 @@ class _Records:
 
 
 class NativeMeter:
-    """Fulfils `engine.experts.probe.Meter` with one buffer of up to `buffer_bytes`, an eighth of `memory_available`.
+    """Fulfils `engine.measure.probe.Meter` with one buffer of up to `buffer_bytes`, an eighth of `memory_available`.
 
     Raises DoesNotFitError where not even 16 MiB are free. All records of a shape hold the same weights, each at its own
     address: memory traffic is what counts. They are laid into the buffer when their shape is first measured.
