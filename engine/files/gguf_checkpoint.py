@@ -130,7 +130,11 @@ def _present(
         yield from _present_layer(
             architecture, f"model.layers.{int(layer)}.", (stem, expert, suffix), tensor, config, path
         )
-    for layer in range(config["num_hidden_layers"]):
+    # A layer count from the file bounds a loop, so it must not exceed what the file can hold.
+    layers = config["num_hidden_layers"]
+    if architecture.stacked and layers > len(raw):
+        raise CorruptFileError(f"{path} speaks of {layers} layers and holds {len(raw)} tensors.")
+    for layer in range(layers if architecture.stacked else 0):
         for name, parts in architecture.stacked.items():
             yield f"model.layers.{layer}.{name}", _stack(raw, [f"blk.{layer}.{part}" for part in parts], path)
 

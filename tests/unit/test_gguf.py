@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -230,6 +231,21 @@ def test_every_truncation_gets_a_sentence(small_file: Path) -> None:
         small_file.write_bytes(content[:size])
         with pytest.raises(CorruptFileError, match=r"small\.gguf"):
             read_gguf_header(small_file)
+
+
+@pytest.mark.parametrize("layers", [3, 2**31 - 1])
+def test_a_count_of_layers_costs_no_more_than_the_file_holds(tmp_path: Path, tensors: dict, layers: int) -> None:
+    path = tmp_path / "counts.gguf"
+    write_mixtral_gguf(path, tensors, gguf.GGMLQuantizationType.F32)
+    content = path.read_bytes()
+    key = b"llama.block_count"
+    at = content.index(key) + len(key) + 4
+    assert int.from_bytes(content[at : at + 4], "little") == 2
+    path.write_bytes(content[:at] + layers.to_bytes(4, "little") + content[at + 4 :])
+    began = time.process_time()
+    with contextlib.suppress(CorruptFileError):
+        open_gguf(path).close()
+    assert time.process_time() - began < 5.0
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
