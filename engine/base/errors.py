@@ -35,6 +35,14 @@ class DoesNotFitError(FreetokenError):
     exit_code = 4
 
 
+class ContextFullError(DoesNotFitError):
+    """A prompt leaves the context no room for an answer."""
+
+
+class NoRoomError(DoesNotFitError):
+    """Memory is short at present: it might fit if something else let go of its own."""
+
+
 class NetworkError(FreetokenError):
     """A download or a connection failed; exit code 5."""
 

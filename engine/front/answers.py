@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from engine.base.errors import DoesNotFitError
+from engine.base.errors import ContextFullError
 from engine.front.client import WorkerClient
 from engine.text.text import Text
 from engine.worker.protocol import Done, Progress, Sampling, TokenLogprob, Tokens
@@ -105,11 +105,11 @@ def _rate(tokens: int, seconds: float) -> float | None:
 def room_for_answer(prompt_tokens: int, context: int, max_tokens: int | None) -> int:
     """Tokens an answer may have: what was asked for, at most what the context leaves.
 
-    DoesNotFitError with the counts if the prompt leaves nothing.
+    ContextFullError with the counts if the prompt leaves nothing.
     """
     room = context - prompt_tokens
     if room < 1:
-        raise DoesNotFitError(
+        raise ContextFullError(
             f"The prompt has {prompt_tokens} tokens and leaves no room for an answer: "
             f"this model's context is {context} tokens here.",
             "Shorten the prompt, or load the model with a larger --context and --kv.",

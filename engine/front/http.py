@@ -15,8 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from engine.base.errors import (
     BusyError,
+    ContextFullError,
     DoesNotFitError,
     FreetokenError,
+    NoRoomError,
     NotFoundError,
     UnsupportedError,
     UsageError,
@@ -25,6 +27,11 @@ from engine.front.fields import FieldError
 
 LARGEST_BODY = 32 * 2**20
 _QUICK_BODY = 2**18  # bytes that are parsed in a few milliseconds
+_CODES = {
+    NotFoundError: "model_not_found",
+    ContextFullError: "context_length_exceeded",
+    NoRoomError: "insufficient_memory",
+}
 _LOG = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
@@ -78,7 +85,7 @@ def status_of(error: FreetokenError) -> int:
         return 413
     if isinstance(error, NotFoundError):
         return 404
-    if isinstance(error, BusyError):
+    if isinstance(error, BusyError | NoRoomError):
         return 503
     return 400 if isinstance(error, UsageError | DoesNotFitError | UnsupportedError) else 500
 
@@ -86,17 +93,12 @@ def status_of(error: FreetokenError) -> int:
 def openai_error(error: FreetokenError) -> dict[str, Any]:
     """The error in the OpenAI interface's shape, with our remedy beside it."""
     status = status_of(error)
-    code = None
-    if isinstance(error, NotFoundError):
-        code = "model_not_found"
-    elif isinstance(error, DoesNotFitError):
-        code = "context_length_exceeded"
     return {
         "error": {
             "message": str(error),
             "type": "invalid_request_error" if status < 500 else "server_error",
             "param": error.field if isinstance(error, FieldError) else None,
-            "code": code,
+            "code": next((code for kind, code in _CODES.items() if isinstance(error, kind)), None),
             "remedy": error.remedy,
         }
     }

@@ -29,11 +29,11 @@ def take_lock(path: Path) -> int | None:
 def listen_private(path: Path) -> socket.socket:
     """A listening Unix socket for this user alone. The lock is held, so one that lies there is a dead front's."""
     make_private_folder(path.parent)
-    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # The mode must be right from the first moment, not after a chmod.
     before = os.umask(0o177)
     try:
+        path.unlink(missing_ok=True)
         listener.bind(str(path))
     except OSError as error:
         listener.close()

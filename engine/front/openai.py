@@ -102,7 +102,7 @@ def _encode(loaded: Loaded, prompts: Sequence[str | tuple[int, ...]]) -> list[tu
 
 
 def _jobs(asked: Asked, loaded: Loaded, prompts: Sequence[tuple[int, ...]]) -> list[Job]:
-    """Every choice of every prompt. DoesNotFitError before anything is computed if a prompt is too long."""
+    """Every choice of every prompt. ContextFullError before anything is computed if a prompt is too long."""
     seed = asked.seed
     stop_ids = () if asked.ignore_eos else tuple(sorted(loaded.text.eos_ids))
     jobs: list[Job] = []

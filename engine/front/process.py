@@ -53,4 +53,6 @@ def ending(code: int) -> str:
         return f"ended with code {code}"
     if -code == signal.SIGKILL:
         return "was killed (perhaps the machine ran out of memory)"
+    if -code == signal.SIGBUS:
+        return "could not read its model (a file of it was cut short meanwhile, or the disk failed)"
     return f"was ended by {signal.Signals(-code).name}"

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import BusyError, NotFoundError
+from engine.base.errors import BusyError, NoRoomError, NotFoundError
 from engine.files.store import Store
 from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
 from engine.front.client import WorkerClient
 from engine.front.defaults import Defaults, read_defaults
 from engine.front.process import WORKER_COMMAND, spawn
-from engine.memory.budget import NoRoomError
 from engine.text.text import Text
 from engine.worker.protocol import EXPERTS_NOTE, Ready, Resized, WorkerConfig
 

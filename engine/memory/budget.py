@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.base.errors import DoesNotFitError, UsageError
+from engine.base.errors import DoesNotFitError, NoRoomError, UsageError
 from engine.base.units import KvBudget, format_size
 from engine.memory.pages import PAGE_TOKENS, pages_for
 
 # What a model gets when nobody says anything: enough for long chats, little enough to share the machine.
 DEFAULT_CONTEXT = 32 * 1024
 DEFAULT_SHARE = 0.25  # of the memory that is free
-
-
-class NoRoomError(DoesNotFitError):
-    """Memory is short at present: it might fit if something else let go of its own."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from engine import _native
-from engine.base.errors import DoesNotFitError, UnsupportedError
+from engine.base.errors import NoRoomError, UnsupportedError
 from engine.files.ftw import Bank, Tensor
 from engine.program.executor import Batch, Floats
 from engine.program.ir import Program
@@ -17,7 +17,7 @@ class NativeExecutor:
 
     `threads` None takes one a physical core, within the process's affinity and quota; `isa` "" takes the fastest
     instruction set. A step has at most `max_tokens` tokens. Raises UnsupportedError for a program, a tensor or an
-    instruction set that it cannot run, DoesNotFitError when the cache finds no memory.
+    instruction set that it cannot run, NoRoomError when the cache finds no memory.
     """
 
     def __init__(
@@ -102,5 +102,5 @@ class NativeExecutor:
         )
 
 
-def _no_room(pages: int) -> DoesNotFitError:
-    return DoesNotFitError(f"There is no memory for {pages} pages of context.", "Ask for a smaller context or budget.")
+def _no_room(pages: int) -> NoRoomError:
+    return NoRoomError(f"There is no memory for {pages} pages of context.", "Ask for a smaller context or budget.")

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.base.errors import DoesNotFitError, UnsupportedError
+from engine.base.errors import UnsupportedError
 from engine.base.hardware import read_memory
 from engine.base.units import KvBudget, format_size
 from engine.files.ftw import Ftw, open_model
-from engine.memory.budget import NoRoomError, plan_context
+from engine.memory.budget import plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
@@ -44,10 +44,7 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         context=config.context,
         kv=kv,
     )
-    try:
-        executor.resize_kv(plan.pages)
-    except DoesNotFitError as error:
-        raise NoRoomError(error.message, error.remedy) from None
+    executor.resize_kv(plan.pages)
     size = model_bytes(model)
     return LoadedModel(
         executor=executor,

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from engine.base import errors
 from engine.base.errors import FreetokenError
-from engine.memory.budget import NoRoomError
 
 PROTOCOL_VERSION = 1
 EXPERTS_NOTE = "--experts has no effect on the cpu: experts run in place from memory."
@@ -222,13 +221,11 @@ class Failed(Message):
         return Failed(type(error).__name__, error.message, error.remedy, request, ticket)
 
     def exception(self) -> FreetokenError:
-        kind = _ERRORS.get(self.error)
+        kind = vars(errors).get(self.error)
         if isinstance(kind, type) and issubclass(kind, FreetokenError):
             return kind(self.message, self.remedy)
         return FreetokenError(self.message, self.remedy)
 
-
-_ERRORS = {**vars(errors), NoRoomError.__name__: NoRoomError}
 
 FROM_FRONT: tuple[type[Message], ...] = (Generate, Cancel, Resize, GetStats, Stop)
 FROM_WORKER: tuple[type[Message], ...] = (Ready, Progress, Tokens, Done, Stats, Resized, Failed)

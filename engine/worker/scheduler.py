@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from engine.base.errors import DoesNotFitError
+from engine.base.errors import ContextFullError, DoesNotFitError
 from engine.memory.context import ContextMemory
 from engine.memory.pages import PAGE_TOKENS, pages_for
 from engine.worker.pace import Pace
@@ -72,9 +72,9 @@ class Scheduler:
         return self.active + self.waiting
 
     def submit(self, request: Request) -> None:
-        """Take a request in. DoesNotFitError with the counts if its prompt leaves no room for an answer."""
+        """Take a request in. ContextFullError with the counts if its prompt leaves no room for an answer."""
         if request.prompt_tokens >= self.limit:
-            raise DoesNotFitError(
+            raise ContextFullError(
                 f"The prompt has {request.prompt_tokens} tokens; the context holds {self.limit}, the answer included.",
                 "Shorten the prompt, or load the model with a larger --context and --kv.",
             )

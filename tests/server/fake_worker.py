@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import engine.worker.engine
-from engine.base.errors import CorruptFileError
-from engine.memory.budget import NoRoomError
+from engine.base.errors import CorruptFileError, NoRoomError
 from engine.worker.engine import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
@@ -23,6 +22,8 @@ def load(config: WorkerConfig) -> LoadedModel:
     name = Path(config.model).name
     if name == "broken":
         raise CorruptFileError("The bank is short.", "Convert the model again.")
+    if name == "crowded":
+        raise NoRoomError("This machine is full.", "Close something.")
     if name == "slow":
         time.sleep(60)
     if name == "stranger":

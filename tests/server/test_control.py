@@ -96,7 +96,7 @@ def test_flags_that_fit_no_machine_cost_nobody_his_model(fresh: RunningFront) ->
 def test_a_model_that_needs_the_room_of_an_idle_one_gets_it(fresh: RunningFront) -> None:
     fresh.control("load", model="other")
     error = fresh.control("load", model="fake", kv_tokens=1 << 20)["error"]
-    assert error["type"] == "DoesNotFitError"
+    assert error["type"] == "NoRoomError"
     assert "too many" in error["message"]
     assert fresh.control("ps")["models"] == [], "idle models are unloaded before a load is given up"
 

@@ -168,6 +168,12 @@ def test_an_overlong_prompt_is_400_with_the_counts_before_any_header(front: Runn
     assert "5019" in error["message"]
 
 
+def test_a_machine_without_room_is_503_and_no_fault_of_the_prompt(front: RunningFront) -> None:
+    response = post(front, {**GOOD, "model": "crowded"})
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "insufficient_memory"
+
+
 def test_a_prompt_that_fits_is_cut_at_the_context(front: RunningFront) -> None:
     front.control("load", model="other", context=200)
     body = {"model": "other", "prompt": [65] * 194, "max_tokens": 100, "ignore_eos": True}

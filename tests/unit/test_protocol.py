@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.base import errors
-from engine.memory.budget import NoRoomError
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
@@ -107,7 +106,7 @@ def test_lines_are_cut_right_wherever_the_stream_is(lines: list[bytes], data: st
 
 
 @pytest.mark.parametrize(
-    "kind", [errors.DoesNotFitError, NoRoomError, errors.BusyError, errors.FreetokenError, errors.UsageError]
+    "kind", [errors.DoesNotFitError, errors.NoRoomError, errors.BusyError, errors.FreetokenError, errors.UsageError]
 )
 def test_errors_keep_their_type(kind: type[errors.FreetokenError]) -> None:
     message = decode(encode(Failed.of(kind("what", "do this"), request=4)))

@@ -111,7 +111,7 @@ def test_the_end_of_the_context_is_length_and_fills_it_exactly() -> None:
 def test_a_prompt_without_room_for_an_answer_is_refused_with_both_counts() -> None:
     front, _ = make(kv_tokens=64)
     front.generate(1, [20] * 64, 1)
-    assert front.failed[1].error == "DoesNotFitError"
+    assert front.failed[1].error == "ContextFullError"
     assert "64 tokens" in front.failed[1].message
     front.generate(2, [20] * 63, 1)
     front.run()
