@@ -12,8 +12,9 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
+from engine.base.progress import Progress, silent
 from freetoken_cli.terminal import harmless, is_terminal, may_animate, may_colour, printable, styled
 
 JSON_VERSION = 1
@@ -28,13 +29,6 @@ class Column:
     key: str
     show: Callable[[Any], str] = str
     right: bool = False
-
-
-class Progress(Protocol):
-    """What a long phase reports to."""
-
-    def update(self, done: int, total: int) -> None:
-        """`done` of `total` bytes or steps are finished; a total of 0 is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -150,23 +144,16 @@ class Output:
     def phase(self, title: str, sizes: bool = True) -> Iterator[Progress]:
         """A long phase: a moving bar where stderr can show one, else one line when it starts.
 
-        Its progress counts bytes, or with `sizes` False just steps.
+        Its progress counts bytes, or with `sizes` False just steps; a total of 0 is not known yet.
         """
         if self.animate:
             from freetoken_cli.progress import Moving
 
             with Moving(self.stderr, title, sizes, self.colour_err) as progress:
-                yield progress
+                yield progress.update
         else:
             self.note(title)
-            yield _Silent()
-
-
-class _Silent:
-    """Progress for a stream that cannot move: the phase's one line has been printed."""
-
-    def update(self, done: int, total: int) -> None:
-        pass
+            yield silent
 
 
 def cell_width(text: str) -> int:

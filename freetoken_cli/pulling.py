@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.base.errors import DoesNotFitError
 from engine.base.hardware import read_memory
+from engine.base.progress import Progress, silent
 from engine.base.units import format_size
 from engine.files.catalogue import find_model, read_catalogue
 from engine.files.open_checkpoint import open_checkpoint
@@ -18,7 +19,7 @@ from engine.files.pull import CONVERT, FETCH, looks_like_path, pull, store_name
 from engine.files.space import free_space
 from engine.files.store import Store
 from engine.text.gguf_tokenizer import write_tokenizer
-from freetoken_cli.output import Output, Progress
+from freetoken_cli.output import Output
 
 _TITLES = {FETCH: "Fetching {name}", CONVERT: "Converting {name}"}
 
@@ -120,7 +121,7 @@ class Phases:
         self._name = name
         self._stack = ExitStack()
         self._current = ""
-        self._progress: Progress | None = None
+        self._progress: Progress = silent
 
     def __enter__(self) -> Phases:
         return self
@@ -133,5 +134,4 @@ class Phases:
             self._stack.close()
             self._current = phase
             self._progress = self._stack.enter_context(self._output.phase(_TITLES[phase].format(name=self._name)))
-        assert self._progress is not None
-        self._progress.update(done, total)
+        self._progress(done, total)

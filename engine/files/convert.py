@@ -14,6 +14,7 @@ import xxhash
 from engine import __version__
 from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
+from engine.base.progress import Progress, silent
 from engine.files.checkpoint import Checkpoint, TokenizerWriter
 from engine.files.gather import Gather
 from engine.files.manifest import DENSE_NAME, MANIFEST_NAME, FileInfo, Manifest, write_manifest
@@ -22,7 +23,7 @@ from engine.files.packing import Pack, native_pack
 from engine.files.partial import JOURNAL_NAME, Partial, partial_folder
 from engine.files.plan import Plan, describe, plan_conversion
 from engine.files.space import require_space
-from engine.files.stream import Pace, Progress, stream
+from engine.files.stream import Pace, stream
 from engine.files.untrusted import read_small_file
 from engine.files.upcycle import Upcycle, upcycled
 
@@ -38,7 +39,7 @@ def convert(
     dest: Path,
     *,
     write_tokenizer: TokenizerWriter,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     upcycle: Upcycle | None = None,
     sampling: Mapping[str, float] | None = None,
     force: bool = False,
@@ -66,7 +67,7 @@ def convert(
             _check_destination(dest, force)  # again: who held the lock before us may have finished
             gather = Gather(job.checkpoint.tensors)
             pace = pace or _pace(job.plan)
-            stream(job.plan, gather, job.checkpoint.files, partial, progress or _silent, pack, pace)
+            stream(job.plan, gather, job.checkpoint.files, partial, progress, pack, pace)
             _write_small_files(job, partial.folder, write_tokenizer)
             manifest = _manifest(job, partial.hashes, partial.folder)
             (partial.folder / MANIFEST_NAME).write_bytes(write_manifest(manifest))
@@ -93,10 +94,6 @@ class _Job:
     spec: Mapping[str, Any]
     plan: Plan
     settings: Mapping[str, Any]
-
-
-def _silent(done: int, total: int) -> None:
-    """The progress of a caller that wants none."""
 
 
 def _prepare(checkpoint: Checkpoint, upcycle: Upcycle | None, sampling: Mapping[str, float]) -> _Job:

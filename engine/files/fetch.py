@@ -8,16 +8,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NetworkError
+from engine.base.progress import Progress
 from engine.files.catalogue import PackageFile
 from engine.files.locks import lock_folder
 from engine.files.space import require_space
-
-Progress = Callable[[int, int], None]
 
 _CHUNK_BYTES = 1 << 20
 _OFFLINE_SIGNS = (

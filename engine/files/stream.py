@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,15 +10,13 @@ import numpy as np
 import xxhash
 
 from engine.base.errors import CorruptFileError
+from engine.base.progress import Progress
 from engine.files.gather import Gather
 from engine.files.manifest import DENSE_NAME
 from engine.files.packing import Pack, item_bytes
 from engine.files.partial import Partial
 from engine.files.plan import Item, Plan
 from engine.files.source_file import SourceFile
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes there will be, about once a megabyte."""
 
 
 @dataclass(frozen=True)

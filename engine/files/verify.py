@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 
 from engine.base.errors import CorruptFileError
+from engine.base.progress import Progress
 from engine.files.ftw import open_model
 from engine.files.manifest import DENSE_NAME, Manifest
 from engine.files.safetensors_header import read_header
@@ -38,7 +39,7 @@ class _Range:
     hash: str
 
 
-def verify(folder: Path, progress: Callable[[int, int], None]) -> Report:
+def verify(folder: Path, progress: Progress) -> Report:
     """Hashes every tensor, record and file of `folder`; `progress` gets the bytes done and the bytes there are.
 
     Raises as `open_model` does when the folder does not even fit together; altered bytes are listed in the report.

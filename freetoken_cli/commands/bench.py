@@ -72,7 +72,7 @@ def command(
     if health(paths.socket) is not None:
         output.note("A background server runs; what it computes meanwhile slows this down.")
     with output.phase(f"Measuring {folder.name}", sizes=False) as progress:
-        result = bench_model(folder, plan, config.threads, progress.update)
+        result = bench_model(folder, plan, config.threads, progress)
     if json:
         output.document(result)
         return

@@ -52,7 +52,7 @@ def command(
         Path(dest).expanduser() if dest else Store(options.paths().store).destination(name or store_name(checkpoint))
     )
     with output.phase(f"Converting {source}") as progress:
-        convert(checkpoint, folder, write_tokenizer=write_tokenizer, progress=progress.update, force=force)
+        convert(checkpoint, folder, write_tokenizer=write_tokenizer, progress=progress, force=force)
     if json:
         output.document({"folder": str(folder)})
     else:

@@ -65,7 +65,7 @@ def command(
             config.threads or hardware.usable_cores,
             _shapes(Store(paths.store), model),
             length,
-            progress.update,
+            progress,
         )
     save_profile(profile, paths.profile)
     if json:

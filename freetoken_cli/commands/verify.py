@@ -25,7 +25,7 @@ def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: N
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     folder = model_folder(Store(options.paths().store), model)
     with output.phase(f"Checking {model}") as progress:
-        report = verify(folder, progress.update)
+        report = verify(folder, progress)
     if json:
         output.document({"model": model, "bytes": report.checked_bytes, "problems": list(report.problems)})
     elif not report.problems:

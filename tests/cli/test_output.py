@@ -104,7 +104,7 @@ def test_phases_are_one_line_without_a_terminal() -> None:
     output = _output()
     with output.phase("Working") as progress:
         for done in range(5):
-            progress.update(done, 5)
+            progress(done, 5)
     assert isinstance(output.stderr, io.StringIO)
     assert output.stderr.getvalue() == "Working\n"
 
@@ -112,8 +112,8 @@ def test_phases_are_one_line_without_a_terminal() -> None:
 def test_phases_move_on_a_terminal_and_leave_nothing() -> None:
     output = Output(io.StringIO(), Tty(), animate=True)
     with output.phase("Working") as progress:
-        progress.update(1, 2)
-        progress.update(2, 2)
+        progress(1, 2)
+        progress(2, 2)
     assert isinstance(output.stderr, Tty)
     assert "Working" in output.stderr.getvalue()
     assert _written(output) == ""
