@@ -87,8 +87,9 @@ def _os_error(error: OSError) -> tuple[str, str, int]:
         return "Too many files are open.", "Raise the limit: ulimit -n 4096", 1
     if error.errno == errno.ENOMEM:
         return f"Memory ran out{where}.", "Close other programs, or ask for less: --context, --kv.", 4
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"Permission denied{where}.", "Check who owns it, or choose another place.", 1
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        reason = "The disk can only be read" if error.errno == errno.EROFS else "Permission denied"
+        return f"{reason}{where}.", "Check who may write there, or choose another place.", 1
     if isinstance(error, FileNotFoundError):
         return f"No such file or folder{where}.", "Check the path.", 3
     return f"{error.strerror or error}{where}.", "", 1

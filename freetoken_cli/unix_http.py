@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
+import os
 import socket
 from collections.abc import Generator, Mapping
 from contextlib import closing
@@ -29,6 +31,9 @@ class UnixConnection(http.client.HTTPConnection):
         self._seconds = timeout
 
     def connect(self) -> None:
+        # In a shared temporary folder somebody else could have laid ours out first, and would read every prompt.
+        if self._path.parent.lstat().st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "its folder belongs to somebody else")
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self._seconds)
         self.sock.connect(str(self._path))

@@ -20,7 +20,10 @@ def lock_folder(folder: Path, busy: str) -> int:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise FreetokenError(f"The folder {folder} cannot be made: {error.strerror}.") from None
+            raise FreetokenError(
+                f"The folder {folder} cannot be made: {error.strerror}.",
+                "Choose a place that you can write to; FREETOKEN_STORE moves the models.",
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,5 +1,6 @@
 """Finding and starting the background front: bounded, once, and with its reason when it fails."""
 
+import os
 import sys
 import threading
 from contextlib import closing
@@ -48,6 +49,17 @@ def test_one_that_ends_at_once_tells_why(home: Home) -> None:
     with pytest.raises(FreetokenError, match=r"exit code 3\): the port is on fire") as caught:
         ensure_front(home.paths, 300.0, command)
     assert str(home.paths.front_log) in caught.value.remedy
+
+
+def test_a_front_in_a_folder_of_somebody_else_is_not_asked(
+    home: Home, front: FakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert health(home.paths.socket) is not None
+    mine = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: mine + 1)
+    assert health(home.paths.socket) is None
+    with pytest.raises(FreetokenError, match="not a folder of this user"):
+        ensure_front(home.paths, 300.0, FAKE_FRONT)
 
 
 def test_a_state_folder_that_cannot_be_made_is_a_sentence(home: Home) -> None:
