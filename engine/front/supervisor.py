@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,7 +92,7 @@ class Supervisor:
         self._crashes: dict[str, deque[float]] = {}
         self._starting: set[WorkerClient] = set()
         self._locks: dict[str, asyncio.Lock] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()  # ends of workers, whose memory is not free yet
         self._closing = False
 
     @property
@@ -133,8 +133,11 @@ class Supervisor:
         async with self._lock(name):
             loaded = self.find(name)
             before = loaded.state()
-            resized = await self._resize(loaded, kv_tokens, kv_bytes, experts)
-            return before, loaded, resized
+            self._hold(loaded)
+            try:
+                return before, loaded, await self._resize(loaded, kv_tokens, kv_bytes, experts)
+            finally:
+                self._release(loaded)
 
     async def stop(self, name: str) -> str:
         """Unload a model, whatever it is doing; its full name."""
@@ -145,10 +148,11 @@ class Supervisor:
     async def close(self) -> None:
         """Unload everything; no worker is left, and none can be started any more."""
         self._closing = True
-        await asyncio.gather(
-            *(client.abort() for client in self._starting), *(self._unload(loaded) for loaded in self.models)
-        )
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._starting:
+            self._leave(client.abort())
+        for loaded in self.models:
+            self._unload(loaded)
+        await self._wait_for_leavers()
 
     def find(self, name: str) -> Loaded:
         """A model that is loaded. NotFoundError for any other."""
@@ -170,41 +174,44 @@ class Supervisor:
             self._last_use = time.monotonic()
 
     async def _acquire_locked(self, name: str, folder: Path, wish: Wish | None) -> tuple[Loaded, bool]:
-        loaded = self._loaded.get(name)
-        if loaded is not None and not loaded.client.alive:
-            await loaded.client.wait_ended()
-            loaded = None
-        if loaded is not None and wish is not None:
-            loaded = await self._match(loaded, wish.asked)
-        fresh = loaded is None
-        if loaded is None:
+        there = self._loaded.get(name)
+        attached = there is not None and await self._attach(there, LoadFlags() if wish is None else wish.asked)
+        if there is not None and attached:
+            loaded = there
+        else:
             flags, keep_alive = self._settings.get(name, (LoadFlags(), self._keep_alive))
             if wish is not None:
                 flags = wish.asked.over(wish.defaults)
                 keep_alive = keep_alive if wish.default_keep_alive is None else wish.default_keep_alive
             loaded = await self._start(name, folder, flags, keep_alive)
+            self._hold(loaded)
         if wish is not None and wish.keep_alive is not None:
             loaded.keep_alive = wish.keep_alive
         self._settings[name] = (loaded.flags, loaded.keep_alive)
-        loaded.users += 1
-        if loaded.timer is not None:
-            loaded.timer.cancel()
-        return loaded, fresh
+        return loaded, not attached
 
-    async def _match(self, loaded: Loaded, asked: LoadFlags) -> Loaded | None:
-        """Make `asked` hold for a loaded model; None: it was unloaded and must be started afresh."""
+    async def _attach(self, loaded: Loaded, asked: LoadFlags) -> bool:
+        """Become a user of a loaded model, and make `asked` hold for it; False: it is gone and must be started."""
+        if not loaded.client.alive:
+            await loaded.client.wait_ended()
+            return False
         decision = decide(loaded.running, asked, busy=loaded.users > 0)
-        if decision.step is Step.RESIZE:
-            await self._resize(loaded, asked.kv_tokens, asked.kv_bytes, None)
-        elif decision.step is Step.RESTART:
+        if decision.step is Step.RESTART:
             await self._unload(loaded)
-            return None
-        elif decision.step is Step.REFUSE:
+            return False
+        if decision.step is Step.REFUSE:
             raise BusyError(
                 f"{loaded.name} is answering and cannot be restarted for {', '.join(decision.mismatches)}.",
                 "Leave the flag out, or try again when it is idle.",
             )
-        return loaded
+        self._hold(loaded)
+        if decision.step is Step.RESIZE:
+            try:
+                await self._resize(loaded, asked.kv_tokens, asked.kv_bytes, None)
+            except BaseException:
+                self._release(loaded)
+                raise
+        return True
 
     async def _resize(
         self, loaded: Loaded, kv_tokens: int | None, kv_bytes: int | None, experts: str | None
@@ -229,6 +236,7 @@ class Supervisor:
             return await self._start_once(name, folder, flags, keep_alive)
 
     async def _start_once(self, name: str, folder: Path, flags: LoadFlags, keep_alive: float) -> Loaded:
+        await self._wait_for_leavers()
         if self._closing:
             raise BusyError("The server is shutting down.", "Send the request again in a moment.")
         process = spawn(worker_config(folder, flags), self._command)
@@ -241,13 +249,20 @@ class Supervisor:
             )
             ready = await client.ready()
         except BaseException:
-            await asyncio.shield(client.abort())
+            await self._leave(client.abort())
             raise
         finally:
             self._starting.discard(client)
         loaded = Loaded(name, client, ready, text, defaults, flags, keep_alive, used_at=time.time())
         self._loaded[name] = loaded
         return loaded
+
+    @staticmethod
+    def _hold(loaded: Loaded) -> None:
+        """Count a user: until `_release` the model is not unloaded for being idle."""
+        loaded.users += 1
+        if loaded.timer is not None:
+            loaded.timer.cancel()
 
     def _release(self, loaded: Loaded) -> None:
         loaded.users -= 1
@@ -259,16 +274,26 @@ class Supervisor:
 
     def _unload_if_idle(self, loaded: Loaded) -> None:
         if loaded.users == 0:
-            task = asyncio.get_running_loop().create_task(self._unload(loaded))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._unload(loaded)
 
-    async def _unload(self, loaded: Loaded) -> None:
+    def _unload(self, loaded: Loaded) -> Awaitable[None]:
+        """Forget a model at once; what is returned is done when its worker is gone."""
         if self._loaded.get(loaded.name) is loaded:
             del self._loaded[loaded.name]
         if loaded.timer is not None:
             loaded.timer.cancel()
-        await asyncio.shield(loaded.client.stop())
+        return self._leave(loaded.client.stop())
+
+    def _leave(self, ending: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Go through with the end of a worker, whoever still waits for it."""
+        task = asyncio.get_running_loop().create_task(ending)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return asyncio.shield(task)
+
+    async def _wait_for_leavers(self) -> None:
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
     def _ended(self, name: str, client: WorkerClient) -> None:
         """A worker has gone by itself or was stopped."""

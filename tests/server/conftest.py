@@ -18,7 +18,7 @@ from tests.unit.fake_executor import answer
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
-    for name in ("fake", "other", "broken", "dying", "slow", "stranger", "crowded"):
+    for name in ("fake", "other", "broken", "dying", "slow", "stranger", "crowded", "clinging", "sluggish"):
         (folder / name).mkdir()
         (folder / name / "ftw.json").write_text("{}")
         write_text_files(folder / name)

@@ -34,8 +34,20 @@ def load(config: WorkerConfig) -> LoadedModel:
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
-    return replace(model, executor=FakeExecutor(model.plan.pages, pace=PACE), threads=config.threads or 2)
+    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(model.plan.pages, pace=PACE)
+    return replace(model, executor=executor, threads=config.threads or 2)
+
+
+class SluggishExecutor(FakeExecutor):
+    """One whose cache takes a while to change."""
+
+    def resize_kv(self, pages: int) -> None:
+        time.sleep(1.0)
+        super().resize_kv(pages)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], load))
+    code = main(sys.argv[1:], load)
+    if "/clinging" in sys.argv[1]:
+        time.sleep(60)
+    sys.exit(code)

@@ -264,6 +264,27 @@ def test_a_busy_model_outlives_its_keep_alive(own_front: OwnFront) -> None:
     assert eventually(lambda: front.control("ps")["models"] == [], 5)
 
 
+def test_a_model_that_is_being_resized_is_not_idle(own_front: OwnFront) -> None:
+    front = own_front()
+    front.control("load", model="sluggish", kv_tokens=1024, keep_alive=0.5)
+    assert front.control("load", model="sluggish", kv_tokens=2048)["kv_tokens"] == 2048
+    assert front.control("resize", model="sluggish", kv_tokens=4096)["after"]["kv_tokens"] == 4096
+    assert len(front.workers()) == 1
+    assert eventually(lambda: front.control("ps")["models"] == [], 5)
+
+
+def test_a_new_worker_waits_until_one_that_leaves_is_gone(own_front: OwnFront) -> None:
+    front = own_front()
+    front.control("load", model="clinging")
+    (old,) = front.workers()
+    stopper = threading.Thread(target=lambda: front.control("stop", model="clinging"))
+    stopper.start()
+    assert eventually(lambda: front.control("ps")["models"] == [])
+    assert "error" not in front.control("load", model="fake")
+    assert not alive(old)
+    stopper.join(5)
+
+
 def test_a_background_front_leaves_when_it_has_nothing_to_do(own_front: OwnFront) -> None:
     front = own_front(keep_alive=0, idle_exit=0.5)
     assert ask(front).status_code == 200
