@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -58,10 +59,16 @@ def check_processor(around: Surroundings) -> Finding:
 
 
 def check_cores(around: Surroundings) -> Finding:
-    hardware = around.hardware
-    detail = f"{hardware.usable_cores} usable of {hardware.physical_cores} cores ({hardware.logical_cpus} CPUs)"
-    if hardware.usable_cores < hardware.physical_cores:
-        return Finding("cores", NOTE, f"{detail}; an affinity mask or a quota holds the rest back")
+    try:
+        from engine import _native
+    except ImportError:
+        return Finding("cores", NOTE, "not counted: the native module does not load")
+    found, present = _native.topology(), os.cpu_count() or 1
+    detail = f"{found['threads']} threads on {found['physical_cores']} cores ({len(found['cpus'])} CPUs)"
+    if found["quota"] is not None:
+        return Finding("cores", NOTE, f"{detail}; a quota of {found['quota']:g} CPUs")
+    if len(found["cpus"]) < present:
+        return Finding("cores", NOTE, f"{detail}; an affinity mask holds {present - len(found['cpus'])} CPUs back")
     return Finding("cores", OK, detail)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine import __version__
 from engine.base.config import Config
 from engine.base.errors import DoesNotFitError, FreetokenError
-from engine.base.hardware import Hardware, read_hardware
+from engine.base.hardware import read_memory
 from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
 from engine.files.ftw import Ftw, open_model
 from engine.files.store import Store
 from engine.measure.bench import StepBytes, step_bytes
-from engine.measure.profile import Machine, Profile, load_profile
+from engine.measure.native_meter import this_machine
+from engine.measure.profile import Rate, load_profile
 from engine.memory.budget import plan_context
 from engine.program.lower import lower
 from engine.spec.schema import Spec
@@ -100,7 +101,7 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
     program = lower(spec)
     sizes = step_bytes(program, ftw, KV_VALUE_BYTES)
     kv_token = sum(cache.kv_heads * (cache.k_dim + cache.v_dim) for cache in program.caches) * KV_VALUE_BYTES
-    hardware = read_hardware()
+    total, available = read_memory()
     kv_bytes = kv_tokens = context = 0
     problem = remedy = ""
     try:
@@ -114,7 +115,7 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
         kv_bytes, kv_tokens, context = plan.kv_bytes, plan.kv_tokens, plan.context
     except DoesNotFitError as error:
         problem, remedy = error.message, error.remedy
-    speed, note = _expected_speed(paths.profile, hardware, ftw, sizes, config.threads)
+    speed, note = _expected_speed(paths.profile, ftw, sizes, config.threads)
     return Estimate(
         model=folder.name,
         device="cpu",
@@ -124,8 +125,8 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
         context=context,
         private=kv_bytes + RESERVED_BYTES,
         vram=0,
-        memory_total=hardware.memory_total,
-        memory_available=hardware.memory_available,
+        memory_total=total,
+        memory_available=available,
         token_bytes=sizes.total(0),
         speed=speed,
         speed_note=note,
@@ -134,32 +135,24 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
     )
 
 
-def _expected_speed(
-    path: Path, hardware: Hardware, ftw: Ftw, sizes: StepBytes, threads: int | None
-) -> tuple[Speed | None, str]:
+def _expected_speed(path: Path, ftw: Ftw, sizes: StepBytes, threads: int | None) -> tuple[Speed | None, str]:
     """From the profile of this machine: seconds for the bytes of a token, at the rate of each kind of them."""
-    from engine import _native
-
-    here = Machine.describe(hardware.cpu, hardware.usable_cores, hardware.memory_total, _native.isas()[-1], __version__)
     try:
-        profile = load_profile(path, here)
+        profile = load_profile(path, this_machine())
     except FreetokenError as error:
         return None, f"unknown: {error.message} {error.remedy}"
-    expected = _tokens_a_second(profile, ftw, sizes, threads, "median")
-    low = _tokens_a_second(profile, ftw, sizes, threads, "low")
-    return Speed(expected, low, _tokens_a_second(profile, ftw, sizes, threads, "high")), ""
-
-
-def _tokens_a_second(profile: Profile, ftw: Ftw, sizes: StepBytes, threads: int | None, which: str) -> float:
-    """Dense weights at the read rate; experts at the rate of their codec, at the read rate if it was not measured."""
-    usable = [entry for entry in profile.reads if threads is None or entry.threads <= threads] or list(
-        profile.reads[:1]
-    )
-    read = float(getattr(max(usable, key=lambda entry: entry.threads).rate, which))
+    fitting = [entry for entry in profile.reads if threads is None or entry.threads <= threads]
+    read = max(fitting or profile.reads[:1], key=lambda entry: entry.threads).rate
     codecs = {field.shape.codec for bank in ftw.banks for field in bank.fields if not field.shape.vector}
-    rates = [float(getattr(entry.rate, which)) for entry in profile.experts if entry.codec in codecs]
-    experts = min([*rates, read])
-    return 1e9 / (sizes.dense / read + sizes.experts / experts)
+    measured = [entry.rate for entry in profile.experts if entry.codec in codecs]
+
+    def tokens_a_second(of: Callable[[Rate], float]) -> float:
+        """Dense weights at the read rate; experts at that of their codec, or the read rate if it was not measured."""
+        experts = min(of(rate) for rate in (*measured, read))
+        return 1e9 / (sizes.dense / of(read) + sizes.experts / experts)
+
+    figures = (lambda rate: rate.median, lambda rate: rate.low, lambda rate: rate.high)
+    return Speed(*map(tokens_a_second, figures)), ""
 
 
 def print_estimate(paths: Paths, model: str, config: Config, output: Output) -> None:

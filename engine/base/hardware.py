@@ -1,12 +1,11 @@
-"""What machine this is: processor, cores that may be used, memory that is really free. Read from Linux's own files.
+"""What machine this is: its processor, and the memory that is really free. Read from Linux's own files.
 
 The page cache never counts as used memory, and the limits of control groups count as the machine's own: a container
-with 4 GB and two cores is a machine with 4 GB and two cores.
+with 4 GB is a machine with 4 GB. Cores and their quota are the native module's to count, which starts the threads.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import resource
 from collections.abc import Iterator
@@ -24,14 +23,10 @@ _ISA_FLAGS = {
 class Hardware:
     """This machine as the program may use it. Memory in bytes; `memlock` -1 means unlimited.
 
-    `usable_cores` counts distinct physical cores among the allowed CPUs, cut to the control group's quota: the number
-    of threads worth starting. `memory_available` can be taken without swapping, page cache given back.
+    `memory_available` can be taken without swapping, page cache given back.
     """
 
     cpu: str
-    logical_cpus: int
-    physical_cores: int
-    usable_cores: int
     isa: tuple[str, ...]
     memory_total: int
     memory_available: int
@@ -41,18 +36,9 @@ class Hardware:
 def read_hardware(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Hardware:
     """Look at the machine whose pseudo file systems are at `proc` and `sys`."""
     name, flags = _cpu_model(proc)
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     total, available = read_memory(proc, sys)
-    quota = _cpu_quota(proc, sys)
-    usable = _physical_cores(sys, allowed)
-    if quota is not None:
-        usable = max(1, min(usable, int(quota)))
-    present = range(os.cpu_count() or 1)
     return Hardware(
         cpu=name,
-        logical_cpus=len(present),
-        physical_cores=_physical_cores(sys, list(present)),
-        usable_cores=usable,
         isa=tuple(label for flag, label in _ISA_FLAGS.items() if flag in flags),
         memory_total=total,
         memory_available=available,
@@ -84,7 +70,7 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 def _memory_groups(proc: Path, sys: Path) -> Iterator[tuple[int, int]]:
     """(limit, used without reclaimable page cache) in bytes of every limited group from ours up to the root."""
-    for folder in _group_folders(proc, sys, "memory"):
+    for folder in _group_folders(proc, sys):
         v2 = (folder / "memory.max").exists()
         # Past memory.high the kernel slows a group down until it is useless, so it limits as memory.max does.
         limits = ("memory.max", "memory.high") if v2 else ("memory.limit_in_bytes",)
@@ -98,27 +84,15 @@ def _memory_groups(proc: Path, sys: Path) -> Iterator[tuple[int, int]]:
         yield min(known), max(0, used - cache)
 
 
-def _cpu_quota(proc: Path, sys: Path) -> float | None:
-    """CPUs' worth of time the tightest control group allows, None without a limit."""
-    quotas = []
-    for folder in _group_folders(proc, sys, "cpu"):
-        fields = _read(folder / "cpu.max").split()
-        if not fields:
-            fields = [_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()]
-        if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit() and int(fields[1]):
-            quotas.append(int(fields[0]) / int(fields[1]))
-    return min(quotas, default=None)
-
-
-def _group_folders(proc: Path, sys: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's group and its parents, for version 2 (one tree) or 1 (a tree a controller)."""
+def _group_folders(proc: Path, sys: Path) -> Iterator[Path]:
+    """Folders of this process's memory group and its parents, in version 2 (one tree) or 1 (a tree a controller)."""
     for line in _read(proc / "self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         if number == "0" and not controllers:
             root = sys / "fs/cgroup"
-        elif controller in controllers.split(","):
-            root = sys / "fs/cgroup" / controller
+        elif "memory" in controllers.split(","):
+            root = sys / "fs/cgroup/memory"
         else:
             continue
         folder = root / group.lstrip("/")
@@ -128,16 +102,6 @@ def _group_folders(proc: Path, sys: Path, controller: str) -> Iterator[Path]:
                 yield folder
             folder = folder.parent
         yield root
-
-
-def _physical_cores(sys: Path, cpus: list[int]) -> int:
-    """Distinct (package, core) pairs among `cpus`; a CPU without topology files counts as a core."""
-    cores = set()
-    for cpu in cpus:
-        topology = sys / f"devices/system/cpu/cpu{cpu}/topology"
-        core = _read(topology / "core_id").strip()
-        cores.add((_read(topology / "physical_package_id").strip(), core) if core else ("cpu", str(cpu)))
-    return max(1, len(cores))
 
 
 def _cpu_model(proc: Path) -> tuple[str, frozenset[str]]:

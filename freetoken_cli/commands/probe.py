@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from engine import __version__, _native
 from engine.base.errors import UsageError
-from engine.base.hardware import read_hardware
+from engine.base.hardware import read_memory
 from engine.files.ftw import open_model
 from engine.files.store import READY, Store
-from engine.measure.native_meter import NativeMeter
+from engine.measure.native_meter import NativeMeter, this_machine
 from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, shapes_of
-from engine.measure.profile import ExpertRate, Machine, Profile, Rate, save_profile
+from engine.measure.profile import ExpertRate, Profile, Rate, save_profile
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
 from freetoken_cli.folders import model_folder
@@ -54,15 +53,13 @@ def command(
     paths = options.paths()
     config = options.settings(paths, threads=threads)
     length = _seconds(seconds)
-    hardware = read_hardware()
-    kernels = _native.isas()[-1]
-    machine = Machine.describe(hardware.cpu, hardware.usable_cores, hardware.memory_total, kernels, __version__)
+    machine = this_machine()
     with output.phase("Measuring", sizes=False) as progress:
         profile = probe(
-            NativeMeter(hardware.memory_available),
+            NativeMeter(read_memory()[1]),
             machine,
             datetime.now(UTC).isoformat(timespec="seconds"),
-            config.threads or hardware.usable_cores,
+            config.threads or machine.usable_cores,
             _shapes(Store(paths.store), model),
             length,
             progress,
