@@ -11,13 +11,13 @@ import math
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from reprlib import repr as shown
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UnsupportedError
+from engine.base.plain import from_plain, to_plain
 
 PROFILE_VERSION = 1
 _REMEDY = "Measure again: freetoken probe"
@@ -95,28 +95,21 @@ class Profile:
     experts: tuple[ExpertRate, ...]
     link: Rate | None = None
 
+    def __post_init__(self) -> None:
+        if not self.reads:
+            raise ValueError("it has no read rates")
+
     def to_json(self) -> dict[str, Any]:
         """Plain data with stable keys and a version."""
-        data = asdict(self)
-        return {"version": PROFILE_VERSION, **data, "reads": list(data["reads"]), "experts": list(data["experts"])}
+        return {"version": PROFILE_VERSION, **to_plain(self)}
 
     @staticmethod
     def from_json(data: Any) -> Profile:
-        """The inverse of `to_json`; raises ValueError where a key or a value is wrong."""
+        """The inverse of `to_json`; raises FreetokenError or ValueError where a key or a value is wrong."""
         if not isinstance(data, dict) or data.get("version") != PROFILE_VERSION:
             raise ValueError("not a profile of this version")
-        missing = {field.name for field in fields(Profile)} ^ (set(data) - {"version"})
-        if missing:
-            raise ValueError(f"keys missing or unknown: {', '.join(sorted(missing))}")
-        if not data["reads"]:
-            raise ValueError("it has no read rates")
-        return Profile(
-            machine=_record(Machine, data["machine"]),
-            measured_at=_value("measured_at", "str", data["measured_at"]),
-            reads=tuple(_record(ReadRate, entry) for entry in _list("reads", data["reads"])),
-            experts=tuple(_record(ExpertRate, entry) for entry in _list("experts", data["experts"])),
-            link=None if data["link"] is None else _record(Rate, data["link"]),
-        )
+        values = {name: value for name, value in data.items() if name != "version"}
+        return from_plain(Profile, values, "profile", _REMEDY)
 
 
 def save_profile(profile: Profile, path: Path) -> None:
@@ -166,41 +159,11 @@ def load_profile(path: Path, machine: Machine) -> Profile:
         profile = Profile.from_json(data)
     except ValueError as error:
         raise CorruptFileError(f"The profile {path} is damaged: {error}.", _REMEDY) from error
+    except FreetokenError as error:
+        raise CorruptFileError(f"The profile {path} is damaged: {error.message}", _REMEDY) from error
     here = asdict(machine)
     for name, then in asdict(profile.machine).items():
         if then != here[name]:
             what = f"{name.replace('_', ' ')} {then!r}, here it is {here[name]!r}"
             raise FreetokenError(f"The profile {path} was measured with {what}.", _REMEDY)
     return profile
-
-
-# -- reading what a file claims ---------------------------------------------------------------------------------------
-
-_Record = TypeVar("_Record")
-
-
-def _record(kind: type[_Record], data: Any) -> _Record:
-    """A frozen dataclass from a JSON object with exactly its fields, each of the field's type."""
-    declared = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(data, dict) or set(data) != set(declared):
-        raise ValueError(f"{kind.__name__} needs exactly the keys {', '.join(sorted(declared))}")
-    return kind(**{name: _value(name, declared[name], data[name]) for name in declared})
-
-
-def _value(name: str, declared: str, value: Any) -> Any:
-    if declared == "Rate":
-        return _record(Rate, value)
-    wanted: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
-    if not isinstance(value, wanted[declared]) or isinstance(value, bool):
-        raise ValueError(f"{name} must be {declared}, not {shown(value)}")
-    number: Any = value
-    try:
-        return float(number) if declared == "float" else value
-    except OverflowError:
-        raise ValueError(f"{name} is too large: {shown(value)}") from None
-
-
-def _list(name: str, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{name} must be a list")
-    return value

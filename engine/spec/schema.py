@@ -10,12 +10,13 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from engine.base.errors import CorruptFileError
+from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
-from engine.spec.plain import REMEDY, from_plain, shortened, to_plain
 from engine.spec.rope import Rope
 
 ACTIVATIONS = ("silu", "clamped_silu")
 QK_NORMS = ("none", "head", "full")
+REMEDY = "Convert the model again, with this release."
 MOST_LAYERS, MOST_EXPERTS = 1024, 4096
 SCORINGS = ("softmax", "sigmoid", "softmax_topk")
 
@@ -235,7 +236,7 @@ class Spec:
         Raises CorruptFileError for a missing field, a wrong type or an impossible value, UnsupportedError for a field
         or a kind that this release does not know.
         """
-        return from_plain(cls, _with_layers_spelt_out(data), "spec")
+        return from_plain(cls, _with_layers_spelt_out(data), "spec", REMEDY)
 
 
 def _with_layers_spelt_out(data: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.spec.plain import finite, shortened, whole
+from engine.base.plain import finite, shortened, whole
 
 REMEDY = "Check the model's config.json, or fetch it again."
 

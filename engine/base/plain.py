@@ -11,13 +11,12 @@ import types
 import typing
 from typing import Any, TypeVar
 
-from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.base.errors import CorruptFileError, FreetokenError, UnsupportedError
 
 T = TypeVar("T")
 
 LARGEST_NUMBER = 1e30
 LARGEST_SIZE = 2**31
-REMEDY = "Convert the model again, with this release."
 
 
 def to_plain(value: Any) -> Any:
@@ -31,13 +30,16 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(cls: type[T], data: Any, where: str) -> T:
+def from_plain(cls: type[T], data: Any, where: str, remedy: str) -> T:
     """Build a dataclass from what `to_plain` made of it.
 
-    `where` names the place in error messages. Raises CorruptFileError for a missing or unknown key or a wrong type,
-    UnsupportedError for a `kind` that this release does not know.
+    `where` names the place in error messages, `remedy` is what they advise. Raises CorruptFileError for a missing key
+    or a wrong type, UnsupportedError for a key or a `kind` that this release does not know, and what the classes raise.
     """
-    value: T = _read_dataclass(cls, data, where)
+    try:
+        value: T = _read_dataclass(cls, data, where)
+    except FreetokenError as error:
+        raise type(error)(error.message, error.remedy or remedy) from None
     return value
 
 
@@ -67,10 +69,10 @@ def _read_dataclass(cls: type, data: Any, where: str) -> Any:
     known = {field.name for field in fields} | ({"kind"} if _kind(cls) else set())
     unknown = sorted(set(data) - known)
     if unknown:
-        raise UnsupportedError(f"{where} has a field that this release does not know: {unknown[0]}.", REMEDY)
+        raise UnsupportedError(f"{where} has a field that this release does not know: {unknown[0]}.")
     missing = [field.name for field in fields if field.name not in data]
     if missing:
-        raise CorruptFileError(f"{where} lacks the field {missing[0]}.", REMEDY)
+        raise CorruptFileError(f"{where} lacks the field {missing[0]}.")
     return cls(**{field.name: _read(hints[field.name], data[field.name], f"{where}.{field.name}") for field in fields})
 
 
@@ -98,7 +100,7 @@ def _read_union(members: tuple[Any, ...], data: Any, where: str) -> Any:
     by_kind = {_kind(member): member for member in classes}
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in by_kind:
-        raise UnsupportedError(f"{where} is of a kind that this release does not know: {shortened(kind)}.", REMEDY)
+        raise UnsupportedError(f"{where} is of a kind that this release does not know: {shortened(kind)}.")
     return _read_dataclass(by_kind[kind], data, where)
 
 
@@ -119,7 +121,7 @@ def _read_scalar(hint: type, data: Any, where: str) -> Any:
 
 
 def _wrong(where: str, wanted: str, data: Any) -> CorruptFileError:
-    return CorruptFileError(f"{where} must be {wanted}, not {shortened(data)}.", REMEDY)
+    return CorruptFileError(f"{where} must be {wanted}, not {shortened(data)}.")
 
 
 def shortened(data: Any) -> str:
