@@ -35,27 +35,7 @@ def build_config(
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
     _check_rotated_whole(reader, config, path)
-    config.update(_special_tokens(metadata))
     return config
-
-
-def _special_tokens(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Ids of special tokens; every token that ends a turn or a message ends a generation too."""
-
-    found = {}
-    for name in ("bos", "padding", "eos", "eot", "eom"):
-        value = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if type(value) is int:
-            found[name] = value
-    tokens: dict[str, Any] = {}
-    if "bos" in found:
-        tokens["bos_token_id"] = found["bos"]
-    if "padding" in found:
-        tokens["pad_token_id"] = found["padding"]
-    ends = list(dict.fromkeys(found[name] for name in ("eos", "eot", "eom") if name in found))
-    if ends:
-        tokens["eos_token_id"] = ends[0] if len(ends) == 1 else ends
-    return tokens
 
 
 class _Metadata:

@@ -196,7 +196,6 @@ class Spec:
     layers: tuple[Layer, ...]
     norm_eps: float
     context_length: int
-    eos_ids: tuple[int, ...] = ()
     tied_head: bool = False  # logits are computed with the embedding's matrix
     embedding_scale: float = 1.0
     residual_scale: float = 1.0  # of what a mixer or feed-forward part adds to the residual stream
@@ -211,8 +210,6 @@ class Spec:
             context_length=self.context_length,
         )
         require(len(self.layers) <= MOST_LAYERS, f"{len(self.layers)} layers are more than {MOST_LAYERS}")
-        for token in self.eos_ids:
-            require(0 <= token < self.vocab_size, f"eos id {token} is outside the vocabulary of {self.vocab_size}")
 
     @property
     def moe_layers(self) -> tuple[int, ...]:

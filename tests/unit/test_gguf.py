@@ -122,18 +122,6 @@ def test_a_type_that_is_not_converted_keeps_its_name(tmp_path: Path) -> None:
     assert checkpoint.tensors["lm_head.weight"].codec == "q6_k"
 
 
-def test_every_token_that_ends_a_turn_ends_a_generation(tmp_path: Path) -> None:
-    def add_ends(writer: gguf.GGUFWriter) -> None:
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-        writer.add_eot_token_id(5)
-        writer.add_eom_token_id(2)
-
-    config = open_gguf(write_llama(tmp_path / "m.gguf", change=add_ends)).config
-    assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 5])
-    assert "pad_token_id" not in config
-
-
 def test_an_unknown_architecture_is_named_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"'starcoder'.*qwen3moe"):
         open_gguf(write_llama(tmp_path / "m.gguf", "starcoder"))

@@ -44,7 +44,6 @@ def moe(spec: Spec, layer: int = -1) -> Moe:
 def test_llama_3_2() -> None:
     spec = spec_from_config(LLAMA_3_2_1B)
     assert (len(spec.layers), spec.vocab_size, spec.tied_head) == (16, 128256, True)
-    assert spec.eos_ids == (128001, 128008, 128009)
     rope = mixer(spec).rope
     assert rope is not None
     assert rope.theta == 500000.0
@@ -58,7 +57,6 @@ def test_qwen3_moe() -> None:
     assert (mixer(spec).qk_norm, mixer(spec).head_dim, mixer(spec).window) == ("head", 128, 0)
     assert moe(spec).router == Router(8, "softmax", normalize=True)
     assert (moe(spec).experts.count, moe(spec).experts.width) == (128, 768)
-    assert spec.eos_ids == (151645,)
 
 
 def test_deepseek_v3() -> None:
@@ -117,17 +115,6 @@ def test_qwen2_moe_gates_its_shared_expert() -> None:
 
 
 # --- spellings
-
-
-@pytest.mark.parametrize("ids", [128009, [128009], [128009, 128009]])
-def test_eos_is_a_number_or_a_list(ids: Any) -> None:
-    assert set(spec_from_config(LLAMA_3_2_1B | {"eos_token_id": ids}).eos_ids) == {128009}
-
-
-@pytest.mark.parametrize("absent", [{}, {"eos_token_id": None}])
-def test_eos_may_be_absent(absent: dict[str, Any]) -> None:
-    config = {name: value for name, value in LLAMA_3_2_1B.items() if name != "eos_token_id"}
-    assert spec_from_config(config | absent).eos_ids == ()
 
 
 def test_rope_theta_may_stand_inside_rope_parameters_alone() -> None:
@@ -258,7 +245,6 @@ def test_a_setting_that_is_not_implemented_is_refused_by_name(
         ({"num_key_value_heads": 5}, "32 heads cannot share 5"),
         ({"vocab_size": True}, "vocab_size"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),
-        ({"eos_token_id": "</s>"}, "eos_token_id"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ({"rope_scaling": [1, 2]}, "rope_scaling in config.json must be an object"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling in config.json lacks factor"),

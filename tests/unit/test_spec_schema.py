@@ -49,7 +49,6 @@ EVERYTHING = Spec(
     ),
     norm_eps=1e-5,
     context_length=4096,
-    eos_ids=(2, 7),
     tied_head=True,
     embedding_scale=12.0,
     residual_scale=0.22,
@@ -95,6 +94,7 @@ def _remove(*path: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+LONG_FACTORS = ("mixers", 5, "rope", "scaling", "long_factors")
 BROKEN = {
     "missing": (_remove("vocab_size"), CorruptFileError, "vocab_size"),
     "missing inside": (_remove("mixers", 0, "heads"), CorruptFileError, "spec.layers[0].mixer lacks the field heads"),
@@ -113,8 +113,8 @@ BROKEN = {
     "beyond sizes": (_set("vocab_size", value=2**40), CorruptFileError, "vocab_size must be a whole number"),
     "null": (_set("family", value=None), CorruptFileError, "family must be a string"),
     "a mixer is a list": (_set("mixers", 0, value=[]), CorruptFileError, "spec.layers[0].mixer must be an object"),
-    "list of texts": (_set("eos_ids", value=["2"]), CorruptFileError, "eos_ids[0]"),
-    "scalar for a list": (_set("eos_ids", value=2), CorruptFileError, "eos_ids must be a list"),
+    "list of texts": (_set(*LONG_FACTORS, value=["2"]), CorruptFileError, "long_factors[0]"),
+    "scalar for a list": (_set(*LONG_FACTORS, value=2), CorruptFileError, "long_factors must be a list"),
     "layer out of range": (_set("layers", 2, value=[6, 0]), CorruptFileError, "spec.layers[2]"),
     "layer below range": (_set("layers", 2, value=[-1, 0]), CorruptFileError, "spec.layers[2]"),
     "layer of three": (_set("layers", 2, value=[0, 0, 0]), CorruptFileError, "spec.layers[2]"),
@@ -129,8 +129,7 @@ BROKEN = {
     "odd rope": (_set("mixers", 0, "rope", "dim", value=7), CorruptFileError, "even number"),
     "rope beyond the head": (_set("mixers", 0, "rope", "dim", value=18), CorruptFileError, "18 of 16"),
     "rope without a base": (_set("mixers", 0, "rope", "theta", value=1), CorruptFileError, "rope_theta"),
-    "factors": (_set("mixers", 5, "rope", "scaling", "long_factors", value=[1.0]), CorruptFileError, "1 factors for 2"),
-    "eos outside": (_set("eos_ids", value=[512]), CorruptFileError, "eos id 512"),
+    "factors": (_set(*LONG_FACTORS, value=[1.0]), CorruptFileError, "1 factors for 2"),
 }
 
 

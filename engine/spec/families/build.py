@@ -51,7 +51,6 @@ def build(family: Family, config: Config) -> Spec:
         layers=tuple(_layers(family, config)),
         norm_eps=config.number(family.norm_eps),
         context_length=context_length(config),
-        eos_ids=config.integers(key("eos_token_id", default=())),
         tied_head=config.flag(key("tie_word_embeddings", default=False)),
         embedding_scale=config.number(family.embedding_scale),
         residual_scale=config.number(family.residual_scale),
