@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import BusyError, NoRoomError, NotFoundError
+from engine.files.manifest import MANIFEST_NAME
 from engine.files.store import Store
 from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
 from engine.front.client import WorkerClient
@@ -23,10 +24,15 @@ from engine.worker.protocol import EXPERTS_NOTE, Ready, Resized, WorkerConfig
 CRASHES = 3  # so many within CRASH_SECONDS, and a model is not started again until the oldest is past
 CRASH_SECONDS = 60.0
 
+Edition = tuple[int, int, int]
+
 
 @dataclass
 class Loaded:
-    """A model with a living worker. `ready` is kept up to date with resizes."""
+    """A model with a living worker. `ready` is kept up to date with resizes.
+
+    `edition` is that of the files which the worker has mapped.
+    """
 
     name: str
     client: WorkerClient
@@ -35,6 +41,7 @@ class Loaded:
     defaults: Defaults
     flags: LoadFlags
     keep_alive: float
+    edition: Edition
     users: int = 0
     used_at: float = 0.0  # Unix seconds
     timer: asyncio.TimerHandle | None = None
@@ -175,7 +182,7 @@ class Supervisor:
 
     async def _acquire_locked(self, name: str, folder: Path, wish: Wish | None) -> tuple[Loaded, bool]:
         there = self._loaded.get(name)
-        attached = there is not None and await self._attach(there, LoadFlags() if wish is None else wish.asked)
+        attached = there is not None and await self._attach(there, folder, LoadFlags() if wish is None else wish.asked)
         if there is not None and attached:
             loaded = there
         else:
@@ -190,10 +197,16 @@ class Supervisor:
         self._settings[name] = (loaded.flags, loaded.keep_alive)
         return loaded, not attached
 
-    async def _attach(self, loaded: Loaded, asked: LoadFlags) -> bool:
-        """Become a user of a loaded model, and make `asked` hold for it; False: it is gone and must be started."""
+    async def _attach(self, loaded: Loaded, folder: Path, asked: LoadFlags) -> bool:
+        """Become a user of a loaded model, and make `asked` hold for it; False: it is gone and must be started.
+
+        One whose files were replaced goes when nobody uses it; until then it answers as it did, from the old ones.
+        """
         if not loaded.client.alive:
             await loaded.client.wait_ended()
+            return False
+        if not loaded.users and loaded.edition != _edition(folder):
+            await self._unload(loaded)
             return False
         decision = decide(loaded.running, asked, busy=loaded.users > 0)
         if decision.step is Step.RESTART:
@@ -239,6 +252,7 @@ class Supervisor:
         await self._wait_for_leavers()
         if self._closing:
             raise BusyError("The server is shutting down.", "Send the request again in a moment.")
+        edition = _edition(folder)
         process = spawn(worker_config(folder, flags), self._command)
         client = await WorkerClient.connect(process, lambda client: self._ended(name, client))
         self._starting.add(client)
@@ -253,7 +267,7 @@ class Supervisor:
             raise
         finally:
             self._starting.discard(client)
-        loaded = Loaded(name, client, ready, text, defaults, flags, keep_alive, used_at=time.time())
+        loaded = Loaded(name, client, ready, text, defaults, flags, keep_alive, edition, used_at=time.time())
         self._loaded[name] = loaded
         return loaded
 
@@ -313,6 +327,12 @@ class Supervisor:
 
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
+
+
+def _edition(folder: Path) -> Edition:
+    """What tells a model from another that takes its name."""
+    status = (folder / MANIFEST_NAME).stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def worker_config(folder: Path, flags: LoadFlags) -> WorkerConfig:

@@ -254,6 +254,24 @@ def test_an_idle_model_is_unloaded_and_comes_back_with_its_settings(own_front: O
     assert model["context"] == 512
 
 
+def test_a_model_that_was_replaced_is_loaded_anew_once_nobody_uses_it(own_front: OwnFront, store: Path) -> None:
+    front = own_front()
+    chunks = begin_stream(front)
+    first = front.workers()
+    manifest = store / "fake" / "ftw.json"
+    (store / "fake" / "new.json").write_text("{}")
+    (store / "fake" / "new.json").replace(manifest)
+    assert ask(front).status_code == 200
+    assert front.workers() == first, "a stream is not cut for it"
+    chunks.close()
+    eventually(lambda: not front.control("ps")["models"][0]["busy"])
+    assert ask(front).status_code == 200
+    second = front.workers()
+    assert second != first
+    assert ask(front).status_code == 200
+    assert front.workers() == second
+
+
 def test_a_busy_model_outlives_its_keep_alive(own_front: OwnFront) -> None:
     front = own_front(keep_alive=0)
     chunks = begin_stream(front)
