@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,15 @@ COMPANION_FILES = (
 class Checkpoint:
     """An open checkpoint. `files` are the open files behind `tensors`.
 
-    `companions` are files to copy; `metadata` is the tokenizer's description in a GGUF file, empty otherwise.
+    `companions` are files to copy, by the names that they get; `metadata` is the tokenizer's description in a GGUF
+    file, None otherwise.
     """
 
     name: str
     config: Mapping[str, Any]
     tensors: Mapping[str, SourceTensor]
     files: tuple[SourceFile, ...]
-    companions: tuple[Path, ...] = ()
+    companions: Mapping[str, Path] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
 
     def close(self) -> None:

@@ -132,8 +132,8 @@ def _write_small_files(job: _Job, folder: Path, write_tokenizer: TokenizerWriter
     _write_json(folder / CONFIG_NAME, checkpoint.config)
     if "sampling" in job.settings:
         _write_json(folder / GENERATION_NAME, job.settings["sampling"])
-    for companion in checkpoint.companions:
-        (folder / companion.name).write_bytes(read_small_file(companion))
+    for name, companion in checkpoint.companions.items():
+        (folder / name).write_bytes(read_small_file(companion))
     if checkpoint.metadata is not None:
         write_tokenizer(checkpoint.metadata, folder)
 

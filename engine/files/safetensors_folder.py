@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
@@ -10,13 +11,13 @@ from engine.files.checkpoint import COMPANION_FILES, Checkpoint
 from engine.files.safetensors_header import Entry, read_header
 from engine.files.source_file import SourceFile
 from engine.files.tensors import FileTensor, SourceTensor
-from engine.files.untrusted import Table, parse_object, read_small_file
+from engine.files.untrusted import Table, read_object
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
 _CODEC_OF_DTYPE = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
-_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def open_folder(folder: Path) -> Checkpoint:
@@ -27,7 +28,7 @@ def open_folder(folder: Path) -> Checkpoint:
     """
     config_path = folder / "config.json"
     try:
-        config = parse_object(read_small_file(config_path), str(config_path))
+        config = read_object(config_path)
     except NotFoundError:
         raise NotFoundError(f"{folder} is not a model folder: it has no config.json.") from None
     index = _read_index(folder)
@@ -44,20 +45,29 @@ def open_folder(folder: Path) -> Checkpoint:
         config=config,
         tensors=tensors,
         files=tuple(files),
-        companions=tuple(folder / name for name in COMPANION_FILES if (folder / name).is_file()),
+        companions=dict(_companions(folder)),
     )
+
+
+def _companions(folder: Path) -> Iterator[tuple[str, Path]]:
+    """What to copy, by its new name: templates that have a folder of their own get its name before theirs."""
+    yield from ((name, folder / name) for name in COMPANION_FILES if (folder / name).is_file())
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        if not _PLAIN_NAME.fullmatch(path.name):
+            raise UnsupportedError(f"{path} is a chat template whose name is no plain one.", "Rename the file.")
+        yield f"chat_template.{path.name}", path
 
 
 def _read_index(folder: Path) -> dict[str, str] | None:
     """Tensor name to file name; None when the folder has no index."""
     path = folder / INDEX_NAME
     try:
-        table = Table(parse_object(read_small_file(path), str(path)), str(path))
+        table = Table(read_object(path), str(path))
     except NotFoundError:
         return None
     index = table.table("weight_map").raw()
     for name, shard in index.items():
-        if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
+        if not isinstance(shard, str) or not _PLAIN_NAME.fullmatch(shard):
             raise CorruptFileError(f"{path} puts the tensor {name!a:.120} into {shard!a:.120}, which is no file name.")
     if not index:
         raise CorruptFileError(f"{path} names no tensors.")

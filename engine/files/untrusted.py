@@ -67,6 +67,11 @@ def parse_object(text: bytes, where: str) -> dict[str, Any]:
     return value
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in the file at `path`. Raises as `read_small_file` and `parse_object` do."""
+    return parse_object(read_small_file(path), str(path))
+
+
 class Table:
     """A JSON object read field by field. A missing, mistyped or out-of-range field raises CorruptFileError."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.base.errors import CorruptFileError, NotFoundError
+from engine.files.untrusted import read_object
 
 STANDARD_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -56,12 +56,12 @@ def read_text_files(folder: Path) -> TextFiles:
             "Take a checkpoint that includes tokenizer.json, or convert it again from its source.",
         )
     config_file = folder / "tokenizer_config.json"
-    config = read_object(config_file)
+    config = read_optional(config_file)
     named, extra = _special_tokens(config, config_file)
     added = _added_tokens(config, config_file)
     if not added:  # an older layout keeps the names in a file of their own
         map_file = folder / "special_tokens_map.json"
-        older, older_extra = _special_tokens(read_object(map_file), map_file)
+        older, older_extra = _special_tokens(read_optional(map_file), map_file)
         named = {**named, **older}
         extra = tuple(dict.fromkeys(extra + older_extra))
     return TextFiles(
@@ -74,17 +74,14 @@ def read_text_files(folder: Path) -> TextFiles:
     )
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_optional(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; an absent file is an empty one."""
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
+        return read_object(path)
+    except NotFoundError:
         return {}
-    except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"{path} is not valid JSON: {error}.", "Fetch the file again.") from error
-    if not isinstance(value, dict):
-        raise CorruptFileError(f"{path} holds a {type(value).__name__} where an object belongs.", "Fetch it again.")
-    return value
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, "Fetch the file again.") from None
 
 
 def _text_of(value: object) -> str | None:
@@ -144,12 +141,14 @@ def _templates(folder: Path, config: Mapping[str, Any], config_file: Path) -> di
     if single.is_file():
         files["default"] = single
     files.update({path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))})
+    for path in sorted(folder.glob("chat_template.*.jinja")):  # the same in a converted model, whose folder is flat
+        files[path.stem.removeprefix("chat_template.")] = path
     if files:
         return {name: _read_template(path) for name, path in files.items()}
     template = config.get("chat_template")
     if template is None:
         config_file = folder / "chat_template.json"
-        template = read_object(config_file).get("chat_template")
+        template = read_optional(config_file).get("chat_template")
     if template is None:
         return {}
     if isinstance(template, str):
@@ -177,7 +176,7 @@ def _eos_ids(folder: Path) -> Iterator[int]:
     """End tokens from generation_config.json and config.json: a number, a list, or inside `text_config`."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        config = read_object(path)
+        config = read_optional(path)
         nested = config.get("text_config")
         for holder in (config, nested if isinstance(nested, dict) else {}):
             yield from _ids(holder.get("eos_token_id"), path)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.text.decoding import byte_alphabet
-from engine.text.folder import read_object
+from engine.text.folder import read_optional
 from engine.text.pretokenizers import PRE_TOKENIZERS
 
 _GENERATION = "generation_config.json"
@@ -106,7 +106,7 @@ def write_tokenizer(metadata: Mapping[str, object], folder: Path) -> None:
     files = {
         "tokenizer.json": builders[vocabulary.model](vocabulary),
         "tokenizer_config.json": _tokenizer_config(vocabulary),
-        _GENERATION: read_object(folder / _GENERATION) | _generation_config(vocabulary),
+        _GENERATION: read_optional(folder / _GENERATION) | _generation_config(vocabulary),
     }
     for name, content in files.items():
         unfinished = folder / f"{name}.new"  # whoever is killed here leaves no half of a file that is read again

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from engine.base.progress import silent
 from engine.files.convert import convert
 from engine.files.ftw import open_model
 from engine.files.verify import verify
@@ -121,12 +122,15 @@ def test_shards_or_one_file_make_no_difference(tmp_path: Path, tensors: dict, so
 def test_companions_go_along_and_the_result_verifies(tmp_path: Path, source: Path) -> None:
     (source / "chat_template.jinja").write_text("{{ messages }}")
     (source / "generation_config.json").write_text('{"temperature": 0.6}')
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     model = run(source, tmp_path / "dest", sampling={"temperature": 0.1})
     for name in ("chat_template.jinja", "generation_config.json", "tokenizer.json"):
         assert (model.folder / name).read_bytes() == (source / name).read_bytes()
         assert name in model.manifest.files
+    assert (model.folder / "chat_template.tool_use.jinja").read_text() == "{{ tools }}"
     assert json.loads((model.folder / "config.json").read_text()) == MIXTRAL
-    assert verify(model.folder, lambda done, total: None).problems == ()
+    assert verify(model.folder, silent).problems == ()
 
 
 def test_sampling_is_noted_where_the_source_says_nothing(tmp_path: Path, source: Path) -> None:

@@ -192,6 +192,8 @@ def test_template_files(tmp_path: Path) -> None:
     extra.mkdir()
     (extra / "tool_use.jinja").write_text("from another file")
     assert Text.load(tmp_path).render([HELLO], tools=TOOLS).text == "from another file"
+    (tmp_path / "chat_template.tool_use.jinja").write_text("from a converted model")
+    assert Text.load(tmp_path).render([HELLO], tools=TOOLS).text == "from a converted model"
 
 
 @pytest.mark.parametrize(
