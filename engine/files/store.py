@@ -13,7 +13,7 @@ from engine.base.nearest import did_you_mean
 from engine.files.ftw import Ftw, open_model
 from engine.files.locks import lock_folder
 from engine.files.manifest import MANIFEST_NAME
-from engine.files.partial import PARTIAL_SUFFIX
+from engine.files.partial import PARTIAL_SUFFIX, partial_folder
 
 READY, PARTIAL, BROKEN = "ready", "partial", "broken"
 DOWNLOADS = ".downloads"
@@ -66,7 +66,7 @@ class Store:
         folder = self.destination(name)
         if (folder / MANIFEST_NAME).is_file():
             return folder
-        if _partial(folder).is_dir():
+        if partial_folder(folder).is_dir():
             raise NotFoundError(f"The model {name} is not complete.", "Pull or convert it again to finish it.")
         if folder.is_dir():
             raise NotFoundError(f"{folder} is not a model: it has no {MANIFEST_NAME}.", "Remove it, and pull it again.")
@@ -94,7 +94,7 @@ class Store:
         A process that has it open keeps its files until it ends. Errors: NotFoundError, BusyError during conversion.
         """
         folder = self.destination(name)
-        found = [path for path in (folder, _partial(folder), self.downloads(name)) if os.path.lexists(path)]
+        found = [path for path in (folder, partial_folder(folder), self.downloads(name)) if os.path.lexists(path)]
         if not found:
             self.get(name)
         return sum(_remove(path) for path in found)
@@ -102,10 +102,6 @@ class Store:
 
 def _is_model_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not name.endswith(PARTIAL_SUFFIX)
-
-
-def _partial(folder: Path) -> Path:
-    return folder.with_name(folder.name + PARTIAL_SUFFIX)
 
 
 def _entry(folder: Path) -> Entry:
