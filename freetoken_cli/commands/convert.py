@@ -47,10 +47,13 @@ def command(
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     if dest is not None and name is not None:
         raise UsageError("DEST and --name both say where to write.", "Give one of them.")
+    if dest == "":  # an unset variable of a script, rather than the wish to write into the store
+        raise UsageError("DEST is empty.", "Name the folder to write, or leave DEST out to write into the store.")
     checkpoint = Path(source).expanduser()
-    folder = (
-        Path(dest).expanduser() if dest else Store(options.paths().store).destination(name or store_name(checkpoint))
-    )
+    if dest is None:
+        folder = Store(options.paths().store).destination(name or store_name(checkpoint))
+    else:
+        folder = Path(dest).expanduser()
     with output.phase(f"Converting {source}") as progress:
         convert(checkpoint, folder, write_tokenizer=write_tokenizer, progress=progress, force=force)
     if json:

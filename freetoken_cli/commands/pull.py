@@ -42,7 +42,7 @@ def command(
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     store = Store(options.paths().store)
     if dry_run:
-        plan = plan_pull(source, store, name)
+        plan = plan_pull(source, store, name, force)
         if json:
             output.document(plan.to_json())
         else:

@@ -37,6 +37,7 @@ def test_pull_under_another_name_and_dry(home: Home, checkpoint: Path) -> None:
         (["pull", "demo", "--name", "a/b"], 2, "a/b"),
         (["convert", "./nowhere"], 3, "nowhere"),
         (["convert", "x", "y", "--name", "z"], 2, "--name"),
+        (["convert", "x", ""], 2, "DEST is empty"),
         (["show", "nothing"], 3, "nothing"),
         (["verify", "nothing"], 3, "nothing"),
         (["rm", "nothing", "--yes"], 3, "nothing"),
@@ -64,6 +65,38 @@ def test_convert_into_a_folder_refuses_to_overwrite(home: Home, checkpoint: Path
 def test_convert_into_the_store(home: Home, checkpoint: Path) -> None:
     done = home.run("convert", str(checkpoint), "--name", "mine", "--json")
     assert json.loads(done.stdout)["folder"] == str(home.paths.store / "mine")
+
+
+def test_pull_does_not_take_one_model_for_another(home: Home, checkpoint: Path) -> None:
+    assert home.run("pull", str(checkpoint)).returncode == 0
+    other = home.folder / "elsewhere" / checkpoint.name
+    shutil.copytree(checkpoint, other)
+    assert home.run("pull", str(other)).returncode == 0, "a copy of the same files is the same model"
+    (other / "model.safetensors").rename(other / "renamed.safetensors")
+    for extra in ([], ["--dry-run"]):
+        refused = home.run("pull", str(other), *extra)
+        assert refused.returncode == 2
+        assert "made of other files" in refused.stderr
+        assert "--name" in refused.stderr
+    assert home.run("pull", str(other), "--name", "second").stdout == "second\n"
+    assert home.run("pull", str(other), "--force").returncode == 0
+    assert home.run("pull", str(other)).returncode == 0
+
+
+def test_pull_tells_what_is_wrong_with_what_is_there(home: Home, checkpoint: Path) -> None:
+    assert home.run("pull", str(checkpoint), "--name", "mine").returncode == 0
+    bank = home.paths.store / "mine" / "experts-0-0.bank"
+    bank.write_bytes(bank.read_bytes()[:-4096])
+    damaged = home.run("pull", str(checkpoint), "--name", "mine")
+    assert damaged.returncode == 1
+    assert "experts-0-0.bank is short" in damaged.stderr
+    assert "--force" in damaged.stderr
+    assert home.run("pull", str(checkpoint), "--name", "mine", "--force").returncode == 0
+    assert home.run("verify", "mine").returncode == 0
+    (home.paths.store / "empty").mkdir()
+    nothing = home.run("pull", str(checkpoint), "--name", "empty")
+    assert nothing.returncode == 2
+    assert "freetoken rm empty" in nothing.stderr
 
 
 def test_a_name_in_a_file_cannot_command_the_terminal(home: Home, checkpoint: Path) -> None:
