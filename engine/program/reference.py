@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from engine.base.errors import DoesNotFitError
+from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Floats
 from engine.program.ir import Op, Program
 from engine.program.weights import Weights
-
-PAGE_TOKENS = 16
 
 
 @dataclass

@@ -37,9 +37,8 @@ def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
                 plan.add_expert(group, _Place(index, expert, layer.ffn.experts.count), moe_index)
             moe_index += 1
     plan.check_missing()
-    skipped = _skip_patterns(names, len(spec.layers))
-    plan.check_unexplained(skipped)
-    return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts), skipped)
+    plan.check_unexplained(_skip_patterns(names, len(spec.layers)))
+    return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts))
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ class _Plan:
             f"The checkpoint has no tensor {first}{more}.", "Fetch it again, or check that no shard is absent."
         )
 
-    def check_unexplained(self, skipped: Iterable[str]) -> None:
-        patterns = tuple(skipped)
+    def check_unexplained(self, patterns: tuple[str, ...]) -> None:
         for name in self.tensors:
             if name not in self.used and not any(fnmatchcase(name, pattern) for pattern in patterns):
                 raise UnsupportedError(

@@ -68,4 +68,3 @@ class Layout:
     matrices: tuple[Matrix, ...]
     vectors: tuple[Vector, ...]
     experts: tuple[ExpertRecord, ...]
-    skipped: tuple[str, ...] = ()

@@ -17,7 +17,6 @@ from engine.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from engine.text.template import Template
 
-_RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt"})
 _CLOSING_WORDS = frozenset({"end", "eot", "eom", "eos", "endoftext"})
 
 
@@ -71,11 +70,6 @@ class Text:
             )
         return cls(vocabulary, files.templates, files.named_tokens, frozenset(eos_ids))
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether `render` can work at all."""
-        return bool(self._sources)
-
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -94,9 +88,6 @@ class Text:
         from engine.text.conversation import Conversation
         from engine.text.template import TemplateFailureError
 
-        reserved = _RESERVED_VARIABLES.intersection(template_variables)
-        if reserved:
-            raise UsageError(f"{min(reserved)} is no variable for the template.", "Give it as a field of its own.")
         template = self._template(with_tools=tools is not None)
         conversation = Conversation(self._vocabulary.guard, template.fence, template.traits)
         plain = conversation.messages(messages)

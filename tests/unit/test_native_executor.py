@@ -14,7 +14,7 @@ import pytest
 
 from engine import _native
 from engine.base.errors import DoesNotFitError, UnsupportedError
-from engine.program.executor import Batch
+from engine.program.executor import Batch, Executor
 from engine.program.ir import RopeTable
 from engine.program.native import NativeExecutor
 from tests.unit.native_model import HEAD_DIM, HEADS, HIDDEN, TOP_K, VOCAB, RandomModel
@@ -36,7 +36,7 @@ def tokens_of(count: int, seed: int = 1) -> npt.NDArray[np.int32]:
     return np.random.default_rng(seed).integers(0, VOCAB, count).astype(np.int32)
 
 
-def assert_near(executor: NativeExecutor, model: NumpyProgram, count: int, tolerance: float) -> None:
+def assert_near(executor: Executor, model: NumpyProgram, count: int, tolerance: float) -> None:
     tokens = tokens_of(count)
     ours, exact = executor.step(whole(tokens)), model.run(tokens)
     assert np.abs(ours - exact).max() <= tolerance * np.abs(exact).max()

@@ -18,6 +18,8 @@ from engine.program.reference import ReferenceExecutor
 from engine.spec.families import spec_from_config
 from engine.spec.schema import Moe, Spec
 from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors, tensor_name
+from tests.unit.native_model import RandomModel
+from tests.unit.test_native_executor import ATTENTION, LONG, assert_near
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -162,6 +164,15 @@ def test_counters_count(executor: ReferenceExecutor) -> None:
 
 
 # --- the router, against arithmetic by hand
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_is_that_of_a_float64_model(name: str) -> None:
+    model = RandomModel()
+    model.attention(**ATTENTION[name])
+    _, exact = model.finish(max_tokens=LONG)
+    executor = ReferenceExecutor(exact.program, DenseWeights(**exact.dense), pages=-(-LONG // 16))
+    assert_near(executor, exact, LONG, 2e-5)
 
 
 class DenseWeights:

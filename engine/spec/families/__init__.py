@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.base.nearest import did_you_mean
 from engine.spec.arrange import Tensors, arrange
 from engine.spec.families.build import build
 from engine.spec.families.config import Config
@@ -55,10 +55,9 @@ def find_family(config: Mapping[str, Any]) -> Family:
     model_type = config.get("model_type")
     architectures = config.get("architectures") or []
     if isinstance(model_type, str) and model_type:
-        for family in FAMILIES.values():
-            if model_type in (family.name, *family.model_types):
-                return family
-        raise _unknown(model_type)
+        if model_type not in FAMILIES:
+            raise _unknown(model_type)
+        return FAMILIES[model_type]
     for family in FAMILIES.values():
         if family.architecture in architectures:
             return family
@@ -68,8 +67,5 @@ def find_family(config: Mapping[str, Any]) -> Family:
 
 
 def _unknown(name: str) -> UnsupportedError:
-    close = get_close_matches(name, FAMILIES, n=1)
-    hint = f"Did you mean {close[0]}? " if close else ""
-    return UnsupportedError(
-        f"The model family {name!r} is not one that this release runs.", f"{hint}It runs {', '.join(sorted(FAMILIES))}."
-    )
+    remedy = f"{did_you_mean(name, FAMILIES)} It runs {', '.join(sorted(FAMILIES))}.".lstrip()
+    return UnsupportedError(f"The model family {name!r} is not one that this release runs.", remedy)

@@ -27,12 +27,12 @@ def read_rope(config: Config, rule: RopeRule, head_dim: int) -> Rope:
     theta = parameters.number(key("rope_theta", default=config.number(key("rope_theta", default=rule.theta))))
     part_of = key("partial_rotary_factor", default=1.0)
     part = parameters.number(part_of) if "partial_rotary_factor" in parameters.data else config.number(part_of)
-    if part != 1.0 and not rule.partial:
+    if part != 1.0:
         raise UnsupportedError(
             f"{config.where} asks for partial_rotary_factor = {part}; in this family heads are rotated whole.",
             "Use another model, or a release that knows it.",
         )
-    return Rope(theta, int(head_dim * part), config.flag(rule.pairs), _read_scaling(config, parameters))
+    return Rope(theta, head_dim, config.flag(rule.pairs), _read_scaling(config, parameters))
 
 
 def rope_parameters(config: Config) -> Config:

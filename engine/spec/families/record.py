@@ -30,11 +30,10 @@ SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN = "all", "late", "even"
 
 @dataclass(frozen=True)
 class RopeRule:
-    """`theta` is the default where config.json names none. A partial rotation is refused unless `partial` is set."""
+    """`theta` is the default where config.json names none. Heads are rotated whole."""
 
     theta: float = 10000.0
     pairs: Key | bool = False
-    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,6 @@ class Family:
     names: Names
     mixer: AttentionRule | LatentRule
     moe: MoeRule | None = None
-    model_types: tuple[str, ...] = ()  # beside `name`
     dense_width: Key | None = DENSE_WIDTH  # None: every layer has experts
     dense_bias: Key | bool = False
     norm_eps: Key = NORM_EPS
