@@ -18,13 +18,12 @@ from engine.measure.bench import StepBytes, step_bytes
 from engine.measure.native_meter import this_machine
 from engine.measure.profile import Rate, load_profile
 from engine.memory.budget import plan_context
+from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
 from engine.spec.schema import Spec
 from engine.worker.loading import RESERVED_BYTES, free_memory, model_bytes
 from freetoken_cli.folders import model_folder
 from freetoken_cli.output import Output
-
-KV_VALUE_BYTES = 2  # context memory is kept in f16
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,12 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
     spec = Spec.from_json(ftw.spec)
     program = lower(spec)
     sizes = step_bytes(program, ftw, KV_VALUE_BYTES)
-    kv_token = sum(cache.kv_heads * (cache.k_dim + cache.v_dim) for cache in program.caches) * KV_VALUE_BYTES
     total, available = read_memory()
     kv_bytes = kv_tokens = context = 0
     problem = remedy = ""
     try:
         plan = plan_context(
-            bytes_per_token=kv_token,
+            bytes_per_token=program.kv_bytes_per_token,
             model_context=spec.context_length,
             available=free_memory(),
             context=config.context,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import UsageError
+from engine.base.errors import UnsupportedError, UsageError
 from engine.base.units import (
     ExpertRoom,
     KvBudget,
@@ -23,6 +23,7 @@ from engine.base.units import (
 )
 
 DEVICES = ("auto", "cpu", "cuda", "sim")
+_PLANNED = {"cuda": "NVIDIA GPUs", "sim": "a simulated GPU"}
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8642
 DEFAULT_KEEP_ALIVE = 300.0
@@ -108,6 +109,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keep_alive", parse_duration, "How long an idle model stays loaded: 30s, 5m, 0, forever."),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def check_device(device: str) -> None:
+    """Raise UnsupportedError for a device that is planned but not there yet."""
+    if device in _PLANNED:
+        raise UnsupportedError(
+            f"--device {device} ({_PLANNED[device]}) does not exist yet in this release.",
+            "Run on the processor: --device cpu",
+        )
 
 
 def setting(name: str) -> Setting:

@@ -7,21 +7,20 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from engine.base.config import DEVICES
-from engine.base.errors import DoesNotFitError, UnsupportedError, UsageError
-from engine.base.units import parse_experts
-from engine.memory.pages import PAGE_TOKENS, pages_for
+from engine.base.config import DEVICES, check_device
+from engine.base.errors import UsageError
+from engine.base.units import KvBudget, parse_experts
+from engine.memory.budget import check_context, crosses, whole_pages
 
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """Settings of a worker that somebody asked for; None: does not matter to them. One kv field at most is set."""
+    """Settings of a worker that somebody asked for; None: does not matter to them."""
 
     device: str | None = None
     threads: int | None = None
     context: int | None = None
-    kv_tokens: int | None = None
-    kv_bytes: int | None = None
+    kv: KvBudget | None = None
     experts: str | None = None
 
     @staticmethod
@@ -37,18 +36,13 @@ class LoadFlags:
         counts = {name: _count(name, table.get(name)) for name in ("threads", "context", "kv_tokens", "kv_bytes")}
         if counts["kv_tokens"] is not None and counts["kv_bytes"] is not None:
             raise UsageError("kv_tokens and kv_bytes are both given.", "Give one of them.")
-        return LoadFlags(device=device, experts=experts, **counts)
+        tokens, size = counts.pop("kv_tokens"), counts.pop("kv_bytes")
+        kv = KvBudget(tokens=tokens or 0, bytes=size or 0) if tokens or size else None
+        return LoadFlags(device=device, experts=experts, kv=kv, **counts)
 
     def over(self, defaults: LoadFlags) -> LoadFlags:
-        """These flags, and `defaults` where they say nothing. The two kv fields count as one."""
-        if self.kv_tokens is not None or self.kv_bytes is not None:
-            defaults = replace(defaults, kv_tokens=None, kv_bytes=None)
-        return LoadFlags(
-            **{
-                name: default if value is None else value
-                for (name, value), default in zip(vars(self).items(), vars(defaults).values(), strict=True)
-            }
-        )
+        """These flags, and `defaults` where they say nothing."""
+        return replace(defaults, **{name: value for name, value in vars(self).items() if value is not None})
 
 
 def _count(name: str, value: object) -> int | None:
@@ -61,9 +55,8 @@ def _count(name: str, value: object) -> int | None:
 
 def pick_device(asked: str | None) -> str:
     """The device to use. UnsupportedError for those that this release only knows by name."""
-    if asked in (None, "auto", "cpu"):
-        return "cpu"
-    raise UnsupportedError(f"--device {asked} is not there yet in this release.", "Use --device cpu.")
+    check_device(asked or "auto")
+    return "cpu"
 
 
 @dataclass(frozen=True)
@@ -72,9 +65,14 @@ class Running:
 
     device: str
     threads: int
-    context: int
+    context_limit: int
+    context_border: int | None
     kv_tokens: int
     kv_bytes_per_token: int
+
+    def context(self, kv_tokens: int) -> int:
+        """The longest conversation under a budget of `kv_tokens`."""
+        return min(self.context_limit, kv_tokens)
 
 
 class Step(Enum):
@@ -97,34 +95,26 @@ class Decision:
 def decide(running: Running, asked: LoadFlags, busy: bool) -> Decision:
     """How to serve `asked` with a model that runs as `running`: every flag that was given must hold.
 
-    Context memory can be moved while requests run; anything else takes a restart, which only an idle model gets.
-    `experts` means nothing on the cpu, so any value of it matches there. DoesNotFitError if the flags contradict
-    each other.
+    Context memory can be moved while requests run, unless that gives another context than was asked for, or one beyond
+    the model's border. Anything else takes a restart, which only an idle model gets. `experts` means nothing on the
+    cpu, so any value of it matches there. DoesNotFitError if the flags contradict each other.
     """
-    wanted = _kv_tokens(asked, running.kv_bytes_per_token)
-    if asked.context is not None and wanted is not None and asked.context > wanted:
-        raise DoesNotFitError(
-            f"--context {asked.context} needs {asked.context - wanted} tokens more than --kv leaves ({wanted}).",
-            f"Give --kv {pages_for(asked.context) * PAGE_TOKENS} or --context {wanted}.",
-        )
+    wanted = running.kv_tokens
+    if asked.kv is not None:
+        wanted = whole_pages(asked.kv, running.kv_bytes_per_token)
+        check_context(asked.context or 0, wanted, running.kv_bytes_per_token)
+    context, before = running.context(wanted), running.context(running.kv_tokens)
     fixed = []
     if asked.device not in (None, "auto", running.device):
         fixed.append(f"--device {asked.device} (it runs on {running.device})")
     if asked.threads not in (None, running.threads):
         fixed.append(f"--threads {asked.threads} (it runs with {running.threads})")
-    if asked.context not in (None, running.context):
-        fixed.append(f"--context {asked.context} (it has {running.context})")
+    if asked.context not in (None, context):
+        fixed.append(f"--context {asked.context} (it {'has' if context == before else 'would have'} {context})")
+    elif crosses(running.context_border, before, context):
+        fixed.append(f"--kv {wanted} (beyond {running.context_border} tokens it counts positions in another way)")
     if fixed:
         return Decision(Step.REFUSE if busy else Step.RESTART, tuple(fixed))
-    if wanted not in (None, running.kv_tokens):
+    if wanted != running.kv_tokens:
         return Decision(Step.RESIZE, (f"--kv {wanted} (it has {running.kv_tokens})",))
     return Decision(Step.ATTACH)
-
-
-def _kv_tokens(asked: LoadFlags, bytes_per_token: int) -> int | None:
-    """The budget that was asked for, in tokens of whole pages, as a worker would round it."""
-    if asked.kv_tokens is not None:
-        return pages_for(asked.kv_tokens) * PAGE_TOKENS
-    if asked.kv_bytes is not None:
-        return asked.kv_bytes // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
-    return None

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from engine.base.errors import FreetokenError
+from engine.base.units import KvBudget
 from engine.front.process import WorkerProcess, ending
 from engine.worker.protocol import (
     PROTOCOL_VERSION,
@@ -108,9 +109,9 @@ class WorkerClient(asyncio.Protocol):
             if not finished:
                 self._send(Cancel(number))
 
-    async def resize(self, kv_tokens: int | None, kv_bytes: int | None, experts: str | None) -> Resized:
+    async def resize(self, kv: KvBudget | None, experts: str | None) -> Resized:
         """Change the budgets between two steps."""
-        return await self._ask(lambda ticket: Resize(ticket, kv_tokens, kv_bytes, experts), Resized)
+        return await self._ask(lambda ticket: Resize(ticket, kv, experts), Resized)
 
     async def stats(self) -> Stats:
         """The worker's counters."""

@@ -61,9 +61,7 @@ class Control:
         flags = LoadFlags.from_json(body)
         if flags == LoadFlags():
             raise UsageError("There is nothing to resize.", "Give --kv or --experts.")
-        before, loaded, resized = await self._supervisor.resize(
-            _model(body), flags.kv_tokens, flags.kv_bytes, flags.experts
-        )
+        before, loaded, resized = await self._supervisor.resize(_model(body), flags.kv, flags.experts)
         return {"before": before, "after": loaded.state(), "seconds": resized.seconds, "notes": list(resized.notes)}
 
     async def stop(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import BusyError, NoRoomError, NotFoundError
+from engine.base.units import KvBudget
 from engine.files.manifest import MANIFEST_NAME
 from engine.files.store import Store
 from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
@@ -19,7 +20,7 @@ from engine.front.client import WorkerClient
 from engine.front.defaults import Defaults, read_defaults
 from engine.front.process import WORKER_COMMAND, spawn
 from engine.text.text import Text
-from engine.worker.protocol import EXPERTS_NOTE, Ready, Resized, WorkerConfig
+from engine.worker.protocol import Ready, Resized, WorkerConfig, experts_notes
 
 CRASHES = 3  # so many within CRASH_SECONDS, and a model is not started again until the oldest is past
 CRASH_SECONDS = 60.0
@@ -49,7 +50,14 @@ class Loaded:
     @property
     def running(self) -> Running:
         ready = self.ready
-        return Running(ready.device, ready.threads, ready.context, ready.kv_tokens, ready.kv_bytes_per_token)
+        return Running(
+            device=ready.device,
+            threads=ready.threads,
+            context_limit=ready.context_limit,
+            context_border=ready.context_border,
+            kv_tokens=ready.kv_tokens,
+            kv_bytes_per_token=ready.kv_bytes_per_token,
+        )
 
     @property
     def until(self) -> float | None:
@@ -128,13 +136,11 @@ class Supervisor:
         pick_device(wish.asked.device)
         loaded, fresh = await self._acquire(name, wish)
         self._release(loaded)
-        notes = loaded.ready.notes if fresh else ()
-        if wish.asked.experts is not None and loaded.ready.device == "cpu" and EXPERTS_NOTE not in notes:
-            notes += (EXPERTS_NOTE,)
+        notes = loaded.ready.notes if fresh else experts_notes(loaded.ready.device, wish.asked.experts)
         return loaded, loaded.ready.load_seconds if fresh else None, notes
 
     async def resize(
-        self, name: str, kv_tokens: int | None, kv_bytes: int | None, experts: str | None
+        self, name: str, kv: KvBudget | None, experts: str | None
     ) -> tuple[dict[str, Any], Loaded, Resized]:
         """Move memory of a loaded model: its state before, the model, and what the worker says."""
         async with self._lock(name):
@@ -142,7 +148,7 @@ class Supervisor:
             before = loaded.state()
             self._hold(loaded)
             try:
-                return before, loaded, await self._resize(loaded, kv_tokens, kv_bytes, experts)
+                return before, loaded, await self._resize(loaded, kv, experts)
             finally:
                 self._release(loaded)
 
@@ -220,20 +226,20 @@ class Supervisor:
         self._hold(loaded)
         if decision.step is Step.RESIZE:
             try:
-                await self._resize(loaded, asked.kv_tokens, asked.kv_bytes, None)
+                await self._resize(loaded, asked.kv, None)
             except BaseException:
                 self._release(loaded)
                 raise
         return True
 
-    async def _resize(
-        self, loaded: Loaded, kv_tokens: int | None, kv_bytes: int | None, experts: str | None
-    ) -> Resized:
-        resized = await loaded.client.resize(kv_tokens, kv_bytes, experts)
+    async def _resize(self, loaded: Loaded, kv: KvBudget | None, experts: str | None) -> Resized:
+        resized = await loaded.client.resize(kv, experts)
         loaded.ready = replace(loaded.ready, kv_tokens=resized.kv_after, context=resized.context)
-        if kv_tokens is not None or kv_bytes is not None:
-            # A restart on demand should come back with the new budget; a fixed context may no longer fit it.
-            loaded.flags = replace(loaded.flags, kv_tokens=resized.kv_after, kv_bytes=None, context=None)
+        if kv is not None:
+            # A restart on demand should come back with the new budget, and with the old context if that still fits.
+            limit = loaded.ready.context_limit
+            context = limit if limit <= resized.kv_after else None
+            loaded.flags = replace(loaded.flags, kv=KvBudget(tokens=resized.kv_after), context=context)
             self._settings[loaded.name] = (loaded.flags, loaded.keep_alive)
         return resized
 

@@ -19,11 +19,12 @@ from engine import __version__
 from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
+from engine.base.units import KvBudget
 from engine.files.ftw import Ftw, open_model
 from engine.measure.native_meter import NativeMeter
 from engine.measure.profile import Rate
 from engine.program.executor import Batch, Executor, Floats, Ints
-from engine.program.ir import Program
+from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lower import lower
 from engine.spec.schema import Spec
 from engine.worker.loading import load_model
@@ -87,8 +88,7 @@ def step_bytes(program: Program, ftw: Ftw, kv_value_bytes: int) -> StepBytes:
             experts += program.buffers[op.reads[1]].width * records[int(op.attrs["layer"])]
         elif op.kind == "attention":
             cache = program.caches[int(op.attrs["cache"])]
-            width = cache.kv_heads * (cache.k_dim + cache.v_dim)
-            per_position.append((width * kv_value_bytes, int(op.attrs["window"])))
+            per_position.append((cache.bytes_per_token(kv_value_bytes), int(op.attrs["window"])))
 
     def kv(depth: int) -> int:
         return sum(size * (min(depth, window) if window else depth) for size, window in per_position)
@@ -149,11 +149,11 @@ def bench_model(
             f"The plan needs {plan.context} tokens of context; the model has {spec.context_length}.",
             "Choose smaller --depths or --prompts.",
         )
-    loaded = load_model(WorkerConfig(str(folder), threads=threads, kv_tokens=plan.context))
+    loaded = load_model(WorkerConfig(str(folder), threads=threads, kv=KvBudget(tokens=plan.context)))
     program = lower(spec)
     _, available = read_memory()
     meter = NativeMeter(available, loaded.isa)
-    sizes = step_bytes(program, ftw, kv_value_bytes=2)
+    sizes = step_bytes(program, ftw, KV_VALUE_BYTES)
     result = run_bench(loaded.executor, program, sizes, lambda: meter.read_bandwidth(loaded.threads), plan, progress)
     return {
         "version": BENCH_VERSION,

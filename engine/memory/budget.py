@@ -48,24 +48,19 @@ def plan_context(
             f"Give --context {model_context} or less.",
         )
     if kv is not None:
-        kv_tokens = _whole_pages(kv, bytes_per_token)
+        kv_tokens = whole_pages(kv, bytes_per_token)
     elif context is not None:
         kv_tokens = pages_for(context) * PAGE_TOKENS
     else:
-        room = int(available * DEFAULT_SHARE) // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+        room = _tokens_within(int(available * DEFAULT_SHARE), bytes_per_token)
         wanted = min(pages_for(model_context) * PAGE_TOKENS, DEFAULT_CONTEXT)
         kv_tokens = max(PAGE_TOKENS, min(wanted, room))
     if context is None:
         context = min(model_context, kv_tokens)
-    elif context > kv_tokens:
-        raise DoesNotFitError(
-            f"--context {context} needs {context - kv_tokens} tokens more than --kv leaves ({kv_tokens} tokens, "
-            f"{format_size(kv_tokens * bytes_per_token)}).",
-            f"Give --kv {pages_for(context) * PAGE_TOKENS} or --context {kv_tokens}.",
-        )
+    check_context(context, kv_tokens, bytes_per_token)
     plan = ContextPlan(context, kv_tokens, bytes_per_token)
     if plan.kv_bytes > available:
-        most = available // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+        most = _tokens_within(available, bytes_per_token)
         raise NoRoomError(
             f"Context memory for {kv_tokens} tokens takes {format_size(plan.kv_bytes)}, "
             f"{format_size(plan.kv_bytes - available)} more than the {format_size(available)} that are free.",
@@ -74,17 +69,25 @@ def plan_context(
     return plan
 
 
-def plan_resize(current: ContextPlan, kv: KvBudget, *, context_limit: int, available: int) -> ContextPlan:
+def plan_resize(
+    current: ContextPlan, kv: KvBudget, *, context_limit: int, context_border: int | None, available: int
+) -> ContextPlan:
     """The plan after a live change of the budget.
 
     The context is what the new budget can hold, at most `context_limit`: the context the user asked for, else the
-    model's. `available` counts free bytes besides the current cache.
+    model's. UsageError if it `crosses` the border. `available` counts free bytes besides the current cache.
     """
-    kv_tokens = _whole_pages(kv, current.bytes_per_token)
+    kv_tokens = whole_pages(kv, current.bytes_per_token)
     plan = ContextPlan(min(context_limit, kv_tokens), kv_tokens, current.bytes_per_token)
+    if crosses(context_border, current.context, plan.context):
+        raise UsageError(
+            f"--kv {kv_tokens} takes the context from {current.context} to {plan.context} tokens; beyond "
+            f"{context_border} this model counts positions in another way, and what it has read would be wrong.",
+            f"Stop the model and load it with --kv {kv_tokens}.",
+        )
     extra = plan.kv_bytes - current.kv_bytes
     if extra > available:
-        most = (current.kv_bytes + available) // current.bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+        most = _tokens_within(current.kv_bytes + available, current.bytes_per_token)
         raise NoRoomError(
             f"Growing context memory from {current.kv_tokens} to {kv_tokens} tokens takes {format_size(extra)}, "
             f"{format_size(extra - available)} more than the {format_size(available)} that are free.",
@@ -93,11 +96,26 @@ def plan_resize(current: ContextPlan, kv: KvBudget, *, context_limit: int, avail
     return plan
 
 
-def _whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
+def crosses(border: int | None, one: int, other: int) -> bool:
+    """Whether of two contexts one is longer than `border` and the other is not."""
+    return border is not None and (one > border) != (other > border)
+
+
+def check_context(context: int, kv_tokens: int, bytes_per_token: int) -> None:
+    """Raise DoesNotFitError, with both remedies, if a budget of `kv_tokens` cannot hold a context."""
+    if context > kv_tokens:
+        raise DoesNotFitError(
+            f"--context {context} needs {context - kv_tokens} tokens more than --kv leaves ({kv_tokens} tokens, "
+            f"{format_size(kv_tokens * bytes_per_token)}).",
+            f"Give --kv {pages_for(context) * PAGE_TOKENS} or --context {kv_tokens}.",
+        )
+
+
+def whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
     """Tokens of a budget: token counts are rounded up to whole pages, bytes down."""
     if kv.tokens:
         return pages_for(kv.tokens) * PAGE_TOKENS
-    tokens = kv.bytes // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
+    tokens = _tokens_within(kv.bytes, bytes_per_token)
     if tokens == 0:
         page = PAGE_TOKENS * bytes_per_token
         raise DoesNotFitError(
@@ -105,3 +123,8 @@ def _whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
             f"Give --kv {PAGE_TOKENS} (tokens) or more.",
         )
     return tokens
+
+
+def _tokens_within(size: int, bytes_per_token: int) -> int:
+    """Tokens of the whole pages that fit into `size` bytes."""
+    return size // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 Attr = int | float | str | bool
 
+KV_DTYPE, KV_VALUE_BYTES = "f16", 2  # what context memory is kept in
+KV_LANES = 16  # keys and values are padded to whole vectors of so many
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -29,6 +32,11 @@ class Cache:
     kv_heads: int
     k_dim: int
     v_dim: int  # 0: values are the first columns of the keys (latent attention)
+
+    def bytes_per_token(self, value_bytes: int) -> int:
+        """Bytes of a token's keys and values, as the native cache lays them out."""
+        padded = sum(-(-dim // KV_LANES) * KV_LANES for dim in (self.k_dim, self.v_dim))
+        return self.kv_heads * padded * value_bytes
 
 
 @dataclass(frozen=True)
@@ -63,3 +71,8 @@ class Program:
     vocab_size: int
     residual: str  # the buffer that holds the residual stream
     layer_ends: tuple[int, ...]  # for each decoder layer the number of operations after which it is complete
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of context memory that a token takes in all layers."""
+        return sum(cache.bytes_per_token(KV_VALUE_BYTES) for cache in self.caches)

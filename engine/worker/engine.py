@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.base.errors import FreetokenError, UsageError
-from engine.base.units import KvBudget
 from engine.memory.budget import ContextPlan, plan_resize
 from engine.memory.context import ContextMemory
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Executor, Floats
 from engine.worker.protocol import (
-    EXPERTS_NOTE,
     PROTOCOL_VERSION,
     Cancel,
     Done,
@@ -29,10 +28,11 @@ from engine.worker.protocol import (
     Resized,
     Stats,
     Tokens,
+    experts_notes,
 )
 from engine.worker.requests import Request
 from engine.worker.sampler import Sampler
-from engine.worker.scheduler import Policy, Run, Scheduler
+from engine.worker.scheduler import POLICY, Policy, Run, Scheduler
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class LoadedModel:
 
     executor: Executor
     vocab_size: int
-    model_context: int
     context_limit: int  # the context that was asked for, else the model's
     plan: ContextPlan
     device: str
@@ -50,6 +49,7 @@ class LoadedModel:
     model_bytes: int
     load_seconds: float
     available: Callable[[], int]  # bytes of memory that are free now
+    context_border: int | None = None  # a context on its other side takes another program
     notes: tuple[str, ...] = ()
 
 
@@ -57,7 +57,7 @@ class Engine:
     """One loaded model, its context memory and its requests."""
 
     def __init__(
-        self, model: LoadedModel, policy: Policy | None = None, clock: Callable[[], float] = time.monotonic
+        self, model: LoadedModel, policy: Policy = POLICY, clock: Callable[[], float] = time.monotonic
     ) -> None:
         assert model.executor.page_tokens == PAGE_TOKENS
         assert model.executor.kv_pages == model.plan.pages
@@ -82,11 +82,10 @@ class Engine:
         return Ready(
             version=PROTOCOL_VERSION,
             device=model.device,
-            isa=model.isa,
             threads=model.threads,
-            vocab_size=model.vocab_size,
-            model_context=model.model_context,
             context=self._scheduler.limit,
+            context_limit=model.context_limit,
+            context_border=model.context_border,
             kv_tokens=self._plan.kv_tokens,
             kv_bytes_per_token=self._plan.bytes_per_token,
             model_bytes=model.model_bytes,
@@ -120,11 +119,8 @@ class Engine:
                 run.request.started = began
         try:
             logits = self._executor.step(_batch(runs))
-        except FreetokenError as error:
-            return self._fail([run.request for run in runs], error)
         except Exception as error:
-            failure = FreetokenError(f"The model failed in the middle of a step: {error!r}.", "Send the request again.")
-            return self._fail([run.request for run in runs], failure)
+            return self._fail([run.request for run in runs], error)
         completing = [run.request for run in runs if run.completes]
         now = self._clock()
         self._scheduler.complete(runs, now - began)
@@ -164,7 +160,7 @@ class Engine:
     def _choose(self, request: Request, logits: Floats, now: float) -> list[Message]:
         try:
             choice = self._samplers[request].choose(logits)
-        except FreetokenError as error:
+        except Exception as error:
             return self._fail([request], error)
         if request.first_token is None:
             request.first_token = now
@@ -181,8 +177,11 @@ class Engine:
             out.append(_done(request, finish, now))
         return out
 
-    def _fail(self, requests: list[Request], error: FreetokenError) -> list[Message]:
+    def _fail(self, requests: list[Request], error: Exception) -> list[Message]:
         """End requests whose numbers cannot be trusted; nothing that they computed is kept for others."""
+        if not isinstance(error, FreetokenError):
+            traceback.print_exception(error)
+            error = FreetokenError(f"The model failed in the middle of a step: {error!r}.", "Send the request again.")
         for request in requests:
             assert request.lease is not None
             self._scheduler.discard(request)
@@ -195,12 +194,16 @@ class Engine:
 
     def _resize(self, message: Resize) -> list[Message]:
         began = self._clock()
-        notes = (EXPERTS_NOTE,) if message.experts is not None else ()
-        before = self._plan
-        if message.kv_tokens is not None or message.kv_bytes is not None:
-            budget = KvBudget(tokens=message.kv_tokens or 0, bytes=message.kv_bytes or 0)
+        before, model = self._plan, self._model
+        if message.kv is not None:
             self._set_plan(
-                plan_resize(before, budget, context_limit=self._model.context_limit, available=self._model.available())
+                plan_resize(
+                    before,
+                    message.kv,
+                    context_limit=model.context_limit,
+                    context_border=model.context_border,
+                    available=model.available(),
+                )
             )
         return [
             Resized(
@@ -210,7 +213,7 @@ class Engine:
                 context=self._scheduler.limit,
                 kv_bytes=self._plan.kv_bytes,
                 seconds=self._clock() - began,
-                notes=notes,
+                notes=experts_notes(model.device, message.experts),
             )
         ]
 

@@ -6,51 +6,53 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.base.errors import UnsupportedError
+from engine.base.config import check_device
 from engine.base.hardware import read_memory
-from engine.base.units import KvBudget, format_size
+from engine.base.units import format_size
 from engine.files.ftw import Ftw, open_model
 from engine.memory.budget import plan_context
 from engine.memory.pages import PAGE_TOKENS
+from engine.program.ir import KV_DTYPE
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
+from engine.spec.rope import LongScaling
 from engine.spec.schema import Spec
 from engine.worker.engine import LoadedModel
-from engine.worker.protocol import EXPERTS_NOTE, WorkerConfig
+from engine.worker.protocol import WorkerConfig, experts_notes
+from engine.worker.scheduler import POLICY
 
-KV_DTYPE = "f16"
 RESERVED_BYTES = 256 << 20  # for the process itself and the buffers of a step
 
 
 def load_model(config: WorkerConfig) -> LoadedModel:
     """Open the model of `config` and make room for its context. Raises what is told to the user."""
     began = time.monotonic()
-    if config.device != "cpu":
-        raise UnsupportedError(f"--device {config.device} is not there yet in this release.", "Use --device cpu.")
+    check_device(config.device)
     model = open_model(Path(config.model))
     spec = Spec.from_json(model.spec)
-    model_context = spec.context_length
-    program = lower(spec, config.context or 0)
-    executor = NativeExecutor(
-        program, model.dense, model.banks, threads=config.threads, kv_dtype=KV_DTYPE, page_tokens=PAGE_TOKENS
-    )
-    kv = None
-    if config.kv_tokens is not None or config.kv_bytes is not None:
-        kv = KvBudget(tokens=config.kv_tokens or 0, bytes=config.kv_bytes or 0)
     plan = plan_context(
-        bytes_per_token=executor.page_bytes // PAGE_TOKENS,
-        model_context=model_context,
+        bytes_per_token=lower(spec).kv_bytes_per_token,
+        model_context=spec.context_length,
         available=free_memory(),
         context=config.context,
-        kv=kv,
+        kv=config.kv,
     )
-    executor.resize_kv(plan.pages)
+    executor = NativeExecutor(
+        lower(spec, plan.context),
+        model.dense,
+        model.banks,
+        threads=config.threads,
+        kv_dtype=KV_DTYPE,
+        page_tokens=PAGE_TOKENS,
+        kv_pages=plan.pages,
+        max_tokens=POLICY.max_step_tokens,
+    )
     size = model_bytes(model)
     return LoadedModel(
         executor=executor,
         vocab_size=spec.vocab_size,
-        model_context=model_context,
-        context_limit=config.context or model_context,
+        context_limit=config.context or spec.context_length,
+        context_border=context_border(spec),
         plan=plan,
         device="cpu",
         isa=executor.isa,
@@ -58,7 +60,7 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         model_bytes=size,
         load_seconds=time.monotonic() - began,
         available=free_memory,
-        notes=tuple(_notes(config, size)),
+        notes=(*experts_notes("cpu", config.experts), *_size_notes(size)),
     )
 
 
@@ -73,9 +75,14 @@ def model_bytes(model: Ftw) -> int:
     return model.manifest.dense_bytes + sum(bank.record_bytes * bank.count for bank in model.banks)
 
 
-def _notes(config: WorkerConfig, size: int) -> Iterator[str]:
-    if config.experts is not None:
-        yield EXPERTS_NOTE
+def context_border(spec: Spec) -> int | None:
+    """The longest context with the same positions as shorter ones; None for a model that has but one kind."""
+    ropes = (layer.mixer.rope for layer in spec.layers)
+    scalings = (rope.scaling for rope in ropes if rope is not None)
+    return min((scaling.original_context for scaling in scalings if isinstance(scaling, LongScaling)), default=None)
+
+
+def _size_notes(size: int) -> Iterator[str]:
     total, _ = read_memory()
     if size > total:
         yield (

@@ -12,31 +12,38 @@ from typing import Any, ClassVar
 
 from engine.base import errors
 from engine.base.errors import FreetokenError
+from engine.base.units import KvBudget
 
-PROTOCOL_VERSION = 1
-EXPERTS_NOTE = "--experts has no effect on the cpu: experts run in place from memory."
+PROTOCOL_VERSION = 2
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
+
+
+def experts_notes(device: str, experts: str | None) -> tuple[str, ...]:
+    """What somebody is told who gives room for experts to a device that caches none."""
+    if experts is None or device != "cpu":
+        return ()
+    return ("--experts has no effect on the cpu: experts run in place from memory.",)
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """The one argument of a worker. None: nobody asked, the worker decides. Exactly one of the kv fields may be set."""
+    """The one argument of a worker. None: nobody asked, the worker decides."""
 
     model: str  # folder of the FTW model
     device: str = "cpu"
     threads: int | None = None
     context: int | None = None
-    kv_tokens: int | None = None
-    kv_bytes: int | None = None
+    kv: KvBudget | None = None
     experts: str | None = None
     parent: int = 0  # process id of the front; 0: do not watch it
 
     def to_json(self) -> str:
-        return json.dumps(vars(self))
+        return json.dumps(vars(self), default=vars)
 
     @staticmethod
     def from_json(text: str) -> WorkerConfig:
-        return WorkerConfig(**json.loads(text))
+        values = json.loads(text)
+        return WorkerConfig(**{**values, "kv": _read_kv(values["kv"])})
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,7 @@ class Resize(Message):
 
     kind: ClassVar[str] = "resize"
     ticket: int
-    kv_tokens: int | None = None
-    kv_bytes: int | None = None
+    kv: KvBudget | None = None
     experts: str | None = None
 
 
@@ -134,11 +140,10 @@ class Ready(Message):
     kind: ClassVar[str] = "ready"
     version: int
     device: str
-    isa: str
     threads: int
-    vocab_size: int
-    model_context: int  # what the checkpoint was trained for
     context: int  # the longest conversation here
+    context_limit: int  # the longest that any budget gives: what was asked for, else the model's
+    context_border: int | None  # `memory.budget.crosses` says what for
     kv_tokens: int
     kv_bytes_per_token: int
     model_bytes: int
@@ -252,13 +257,17 @@ def _read_sampling(value: dict[str, Any]) -> Sampling:
     return Sampling(**value, logit_bias=bias)
 
 
+def _read_kv(value: dict[str, int] | None) -> KvBudget | None:
+    return None if value is None else KvBudget(**value)
+
+
 def _read_logprobs(value: list[dict[str, Any]]) -> tuple[TokenLogprob, ...]:
     return tuple(TokenLogprob(item["logprob"], tuple((pair[0], pair[1]) for pair in item["top"])) for item in value)
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "prompt": tuple, "stop_ids": tuple, "ids": tuple, "notes": tuple, "sampling": _read_sampling,
-    "logprobs": _read_logprobs,
+    "logprobs": _read_logprobs, "kv": _read_kv,
 }  # fmt: skip
 
 

@@ -29,6 +29,9 @@ class Policy:
     alone_seconds: float = 1.0
 
 
+POLICY = Policy()
+
+
 @dataclass(frozen=True)
 class Run:
     """`count` tokens of one request, from its first that is not computed."""
@@ -50,10 +53,10 @@ class Scheduler:
     the youngest request is put back to wait; the oldest one always goes on, so every request is finished some day.
     """
 
-    def __init__(self, memory: ContextMemory, context: int, policy: Policy | None = None) -> None:
+    def __init__(self, memory: ContextMemory, context: int, policy: Policy = POLICY) -> None:
         self.memory = memory
         self.context = context
-        self.policy = policy or Policy()
+        self.policy = policy
         self.pace = Pace()
         self.waiting: list[Request] = []  # oldest first
         self.active: list[Request] = []  # oldest first

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
+from engine.base.config import check_device
 from engine.base.errors import UsageError
 from freetoken_cli import options
 from freetoken_cli.answering import print_answer, print_statistics
 from freetoken_cli.chat import Message, Sampling
 from freetoken_cli.client import ModelChat
 from freetoken_cli.conversation import Conversation
-from freetoken_cli.devices import check_device
 from freetoken_cli.models import ensure_model
 from freetoken_cli.options import (
     Context,

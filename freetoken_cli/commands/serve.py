@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from engine.base.config import check_device
 from engine.base.errors import UsageError
 from freetoken_cli import options
-from freetoken_cli.devices import check_device
 from freetoken_cli.options import (
     ApiKey,
     Context,

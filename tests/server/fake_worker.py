@@ -30,7 +30,9 @@ def load(config: WorkerConfig) -> LoadedModel:
         engine.worker.engine.PROTOCOL_VERSION += 1
     if name == "dying":
         sys.exit(7)
-    kv_tokens = config.kv_tokens or (config.kv_bytes or 0) // 100 or config.context or 4096
+    kv_tokens = config.context or 4096
+    if config.kv is not None:
+        kv_tokens = config.kv.tokens or config.kv.bytes // 100
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.base.errors import DoesNotFitError, UnsupportedError, UsageError
+from engine.base.units import KvBudget
 from engine.front.attach import Decision, LoadFlags, Running, Step, decide, pick_device
 
-RUNNING = Running(device="cpu", threads=4, context=2048, kv_tokens=8192, kv_bytes_per_token=1000)
+RUNNING = Running(
+    device="cpu", threads=4, context_limit=2048, context_border=None, kv_tokens=8192, kv_bytes_per_token=1000
+)
 
 
 @pytest.mark.parametrize(
@@ -15,9 +20,9 @@ RUNNING = Running(device="cpu", threads=4, context=2048, kv_tokens=8192, kv_byte
     [
         LoadFlags(),
         LoadFlags(device="auto"),
-        LoadFlags(device="cpu", threads=4, context=2048, kv_tokens=8192),
-        LoadFlags(kv_tokens=8180),  # the same whole pages
-        LoadFlags(kv_bytes=8_200_000),
+        LoadFlags(device="cpu", threads=4, context=2048, kv=KvBudget(tokens=8192)),
+        LoadFlags(kv=KvBudget(tokens=8180)),  # the same whole pages
+        LoadFlags(kv=KvBudget(bytes=8_200_000)),
         LoadFlags(experts="37%"),  # means nothing on the cpu
     ],
 )
@@ -26,7 +31,10 @@ def test_flags_that_hold_attach(asked: LoadFlags) -> None:
         assert decide(RUNNING, asked, busy) == Decision(Step.ATTACH)
 
 
-@pytest.mark.parametrize("asked", [LoadFlags(kv_tokens=4096), LoadFlags(kv_bytes=10**7), LoadFlags(kv_tokens=9000)])
+@pytest.mark.parametrize(
+    "asked",
+    [LoadFlags(kv=KvBudget(tokens=4096)), LoadFlags(kv=KvBudget(bytes=10**7)), LoadFlags(kv=KvBudget(tokens=9000))],
+)
 def test_context_memory_moves_even_while_requests_run(asked: LoadFlags) -> None:
     for busy in (False, True):
         assert decide(RUNNING, asked, busy).step is Step.RESIZE
@@ -38,7 +46,7 @@ def test_context_memory_moves_even_while_requests_run(asked: LoadFlags) -> None:
         (LoadFlags(threads=2), "--threads 2 (it runs with 4)"),
         (LoadFlags(context=4096), "--context 4096 (it has 2048)"),
         (LoadFlags(context=1024), "--context 1024 (it has 2048)"),
-        (LoadFlags(threads=2, kv_tokens=1024), "--threads 2 (it runs with 4)"),
+        (LoadFlags(threads=2, kv=KvBudget(tokens=1024)), "--threads 2 (it runs with 4)"),
         (LoadFlags(device="cuda"), "--device cuda (it runs on cpu)"),
     ],
 )
@@ -47,15 +55,39 @@ def test_anything_else_restarts_an_idle_worker_and_is_refused_by_a_busy_one(aske
     assert decide(RUNNING, asked, busy=True) == Decision(Step.REFUSE, (mismatch,))
 
 
+@pytest.mark.parametrize(
+    ("asked", "step"),
+    [
+        (LoadFlags(context=8192, kv=KvBudget(tokens=8192)), Step.ATTACH),
+        (LoadFlags(context=8192, kv=KvBudget(tokens=16384)), Step.RESTART),
+        (LoadFlags(context=4096, kv=KvBudget(tokens=4096)), Step.RESIZE),
+        (LoadFlags(context=4096), Step.RESTART),
+        (LoadFlags(context=32768, kv=KvBudget(tokens=65536)), Step.RESIZE),
+    ],
+)
+def test_a_context_that_was_asked_for_holds_after_the_resize_too(asked: LoadFlags, step: Step) -> None:
+    as_it_came = replace(RUNNING, context_limit=32768)  # nobody asked for a context, the model has 32768
+    assert decide(as_it_came, asked, busy=False).step is step
+
+
+@pytest.mark.parametrize(
+    ("tokens", "step"), [(4096, Step.RESIZE), (16384, Step.RESIZE), (2048, Step.RESTART), (1024, Step.RESTART)]
+)
+def test_a_budget_that_takes_another_program_takes_a_restart(tokens: int, step: Step) -> None:
+    long = replace(RUNNING, context_limit=32768, context_border=2048)
+    assert decide(long, LoadFlags(kv=KvBudget(tokens=tokens)), busy=False).step is step
+
+
 def test_flags_that_contradict_each_other_stop_nothing() -> None:
     with pytest.raises(DoesNotFitError, match="--context 4096 needs 3072 tokens more than --kv leaves"):
-        decide(RUNNING, LoadFlags(context=4096, kv_tokens=1024), busy=False)
+        decide(RUNNING, LoadFlags(context=4096, kv=KvBudget(tokens=1024)), busy=False)
 
 
 def test_flags_over_defaults_take_the_kv_fields_as_one() -> None:
-    defaults = LoadFlags(device="auto", threads=8, kv_bytes=10**9)
-    assert LoadFlags(kv_tokens=64).over(defaults) == LoadFlags(device="auto", threads=8, kv_tokens=64)
-    assert LoadFlags(threads=1).over(defaults) == LoadFlags(device="auto", threads=1, kv_bytes=10**9)
+    defaults = LoadFlags(device="auto", threads=8, kv=KvBudget(bytes=10**9))
+    kv = KvBudget(tokens=64)
+    assert LoadFlags(kv=kv).over(defaults) == LoadFlags(device="auto", threads=8, kv=kv)
+    assert LoadFlags(threads=1).over(defaults) == LoadFlags(device="auto", threads=1, kv=KvBudget(bytes=10**9))
 
 
 def test_devices_of_this_release() -> None:

@@ -15,11 +15,11 @@ import engine.front
 from engine.files.convert import convert
 from engine.files.ftw import open_model
 from engine.program.executor import Batch
+from engine.program.ir import KV_DTYPE
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
 from engine.text.text import Text
-from engine.worker.loading import KV_DTYPE
 from tests.bench.random_moe import Codecs, random_moe
 from tests.bench.shapes import Shape
 from tests.server.running_front import RunningFront, start_front, write_text_files

@@ -114,7 +114,6 @@ def fake_model(
     return LoadedModel(
         executor=FakeExecutor(plan.pages, pace=pace),
         vocab_size=VOCAB,
-        model_context=model_context,
         context_limit=context or model_context,
         plan=plan,
         device="cpu",

@@ -57,12 +57,28 @@ def test_a_context_of_nothing_is_a_usage_error() -> None:
 
 def test_resize_moves_the_context_with_the_budget_and_back() -> None:
     start = plan_context(bytes_per_token=1024, model_context=4096, available=GIB)
-    smaller = plan_resize(start, KvBudget(tokens=1000), context_limit=4096, available=0)
+    smaller = plan_resize(start, KvBudget(tokens=1000), context_limit=4096, context_border=None, available=0)
     assert (smaller.context, smaller.kv_tokens) == (1008, 1008)
-    back = plan_resize(smaller, KvBudget(tokens=8192), context_limit=4096, available=GIB)
+    back = plan_resize(smaller, KvBudget(tokens=8192), context_limit=4096, context_border=None, available=GIB)
     assert (back.context, back.kv_tokens) == (4096, 8192)
     with pytest.raises(DoesNotFitError, match=r"from 1008 to 8192 tokens .*Give --kv 2032 or less"):
-        plan_resize(smaller, KvBudget(tokens=8192), context_limit=4096, available=MIB)
+        plan_resize(smaller, KvBudget(tokens=8192), context_limit=4096, context_border=None, available=MIB)
+
+
+def test_a_resize_does_not_cross_the_border_of_a_models_positions() -> None:
+    start = plan_context(bytes_per_token=1, model_context=4096, available=GIB, kv=KvBudget(tokens=1024))
+
+    def resize(tokens: int, limit: int = 4096) -> int:
+        budget = KvBudget(tokens=tokens)
+        return plan_resize(start, budget, context_limit=limit, context_border=2048, available=GIB).context
+
+    assert (resize(2048), resize(64)) == (2048, 64)
+    assert resize(4096, limit=1024) == 1024, "a larger budget for more conversations, each as short as before"
+    with pytest.raises(UsageError, match="from 1024 to 2064 tokens; beyond 2048"):
+        resize(2049)
+    start = plan_context(bytes_per_token=1, model_context=4096, available=GIB)
+    with pytest.raises(UsageError, match="from 4096 to 2048"):
+        resize(2048)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 2**40), st.none() | st.integers(1, 10**6))

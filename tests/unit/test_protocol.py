@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.base import errors
+from engine.base.units import KvBudget
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
@@ -44,6 +45,7 @@ HARD = {
     "prompt": ids,
     "stop_ids": ids,
     "ids": ids,
+    "kv": st.none() | st.builds(KvBudget, st.integers(0, 99), st.integers(0, 99)),
 }
 
 
@@ -121,8 +123,9 @@ def test_an_error_of_no_known_type_is_still_an_error(name: str) -> None:
 
 
 def test_a_configuration_survives_the_command_line() -> None:
-    config = WorkerConfig("/models/a b", threads=2, kv_bytes=5, parent=7)
-    assert WorkerConfig.from_json(config.to_json()) == config
+    for kv in (None, KvBudget(bytes=5)):
+        config = WorkerConfig("/models/a b", threads=2, kv=kv, parent=7)
+        assert WorkerConfig.from_json(config.to_json()) == config
 
 
 def test_the_front_can_read_the_protocol_without_arrays() -> None:

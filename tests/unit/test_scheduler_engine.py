@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.base.units import KvBudget
 from engine.memory.pages import PAGE_TOKENS
+from engine.program.executor import Floats
 from engine.worker.engine import Engine
 from engine.worker.protocol import (
     Cancel,
@@ -25,7 +27,8 @@ from engine.worker.protocol import (
     Stats,
     Tokens,
 )
-from engine.worker.scheduler import Policy
+from engine.worker.sampler import Choice, Sampler
+from engine.worker.scheduler import POLICY, Policy
 from tests.unit.fake_executor import CRASH, POISON, FakeExecutor, answer, fake_model
 
 GREEDY = Sampling(temperature=0)
@@ -71,11 +74,11 @@ class Front:
         return dict(stats.values)
 
     def resize(self, **budget: int) -> Message:
-        (message,) = self.engine.handle(Resize(1, **budget))
+        (message,) = self.engine.handle(Resize(1, KvBudget(**budget)))
         return message
 
 
-def make(kv_tokens: int = 1024, context: int | None = None, policy: Policy | None = None) -> tuple[Front, FakeExecutor]:
+def make(kv_tokens: int = 1024, context: int | None = None, policy: Policy = POLICY) -> tuple[Front, FakeExecutor]:
     model = fake_model(kv_tokens, context)
     assert isinstance(model.executor, FakeExecutor)
     return Front(Engine(model, policy)), model.executor
@@ -215,6 +218,24 @@ def test_nan_fails_its_own_request_alone_and_poisons_no_prefix() -> None:
     assert front.stats()["kv_tokens_cached"] == 16  # of request 2
 
 
+def test_a_sampler_that_raises_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose = Sampler.choose
+
+    def choose_or_raise(self: Sampler, logits: Floats) -> Choice:
+        if self._sampling.temperature == 0.5:
+            raise IndexError("a mistake")
+        return choose(self, logits)
+
+    monkeypatch.setattr(Sampler, "choose", choose_or_raise)
+    front, _ = make()
+    front.generate(1, [60] * 20, 5, Sampling(temperature=0.5))
+    front.generate(2, [61] * 20, 5)
+    front.run()
+    assert "a mistake" in front.failed[1].message
+    assert front.tokens == {2: answer([61] * 20, 5)}
+    assert front.stats()["kv_tokens_held"] == 0
+
+
 def test_a_step_that_raises_fails_its_requests_and_the_worker_goes_on() -> None:
     front, _ = make()
     front.generate(1, [60, CRASH], 5)
@@ -272,13 +293,13 @@ def test_resize_keeps_live_requests_to_the_bit() -> None:
         front.generate(number, prompt, 60)
     for _ in range(20):
         front.hear(front.engine.step())
-    smaller = front.resize(kv_tokens=320)
+    smaller = front.resize(tokens=320)
     assert isinstance(smaller, Resized)
     assert (smaller.kv_before, smaller.kv_after, executor.kv_pages) == (1024, 320, 20)
     assert executor.copies > 0
     for _ in range(5):
         front.hear(front.engine.step())
-    larger = front.resize(kv_bytes=200_000)
+    larger = front.resize(bytes=200_000)
     assert isinstance(larger, Resized)
     assert larger.kv_after == 2000
     front.run()
@@ -293,7 +314,7 @@ def test_readers_that_a_shrink_left_without_room_take_turns() -> None:
     front.generate(2, short, 3)
     front.hear(front.engine.step())
     front.hear(front.engine.step())
-    assert isinstance(front.resize(kv_tokens=112), Resized)
+    assert isinstance(front.resize(tokens=112), Resized)
     front.run(100)
     assert front.stats()["preemptions"] > 0
     assert front.tokens == {1: answer(long, 3), 2: answer(short, 3)}
@@ -312,10 +333,10 @@ def test_who_does_not_fit_beside_the_others_waits_its_turn() -> None:
 def test_a_waiting_request_is_live_too() -> None:
     front, _ = make(kv_tokens=512)
     front.generate(1, [103] * 200, 3)
-    refused = front.resize(kv_tokens=192)
+    refused = front.resize(tokens=192)
     assert isinstance(refused, Failed)
     assert "200 tokens" in refused.message
-    assert isinstance(front.resize(kv_tokens=208), Resized)
+    assert isinstance(front.resize(tokens=208), Resized)
     front.run()
     assert front.tokens[1] == answer([103] * 200, 3)
 
@@ -337,13 +358,13 @@ def test_resize_refuses_what_live_requests_need_and_the_old_size_stands() -> Non
     front.generate(1, [110] * 200, 20)
     front.hear(front.engine.step())
     front.hear(front.engine.step())
-    refused = front.resize(kv_tokens=128)
+    refused = front.resize(tokens=128)
     assert isinstance(refused, Failed)
     assert refused.error == "DoesNotFitError"
     assert "--kv 128" in refused.message
     assert executor.kv_pages == 32
     executor.most_pages = 64
-    refused = front.resize(kv_tokens=2048)
+    refused = front.resize(tokens=2048)
     assert isinstance(refused, Failed)
     assert "64 too many" in refused.message
     front.run()
@@ -384,7 +405,7 @@ def test_whatever_happens_every_request_ends_with_the_tokens_it_would_have_alone
             front.send(Cancel(numbers[0]))
             cancelled.add(numbers[0])
         elif action == "resize":
-            front.resize(kv_tokens=numbers[0])
+            front.resize(tokens=numbers[0])
         else:
             for _ in range(numbers[0]):
                 front.hear(front.engine.step())
