@@ -6,13 +6,15 @@
 namespace freetoken {
 namespace {
 
-// Weights taken at a time: long enough for one stream of memory, short enough to share out evenly.
-constexpr int64_t kTaskBytes = 64 * 1024;
-// Tokens multiplied at a time: their packed rows and a task's weights stay in the second-level cache.
+// The fewest weights taken at a time: what threads wait for each other at most.
+constexpr int64_t kTaskBytes = 16 * 1024;
+// Where there are many tokens, so many are multiplied by so many weights at a time: both stay in the second-level
+// cache.
 constexpr int kTokenBlock = 64;
+constexpr int64_t kCachedBytes = 256 * 1024;
 
-uint32_t tiles_a_task(Codec codec, int cols) {
-    return static_cast<uint32_t>(std::max<int64_t>(1, kTaskBytes / tile_bytes(codec, cols)));
+int tiles_of(int64_t bytes, const PackedMatrix& matrix) {
+    return static_cast<int>(std::max<int64_t>(1, bytes / tile_bytes(matrix.codec, matrix.cols)));
 }
 
 // One or several matrices that read the same buffer: their tiles are one list of tasks.
@@ -41,7 +43,7 @@ public:
             tiles_ += static_cast<uint32_t>(tile_count(part.matrix.rows));
             weights_ += int64_t{part.matrix.rows} * part.matrix.cols;
         }
-        grain_ = tiles_a_task(parts_[0].matrix.codec, parts_[0].matrix.cols);
+        grain_ = static_cast<uint32_t>(tiles_of(kTaskBytes, parts_[0].matrix));
     }
 
     int phases() const override { return 2; }
@@ -76,9 +78,13 @@ private:
             const uint32_t begin = std::max(tiles.begin, part.first_tile);
             const uint32_t end = std::min(tiles.end, part.first_tile + count);
             if (begin >= end) continue;
-            for (int row = 0; row < rows; row += kTokenBlock)
-                multiply_part(part, static_cast<int>(begin - part.first_tile), static_cast<int>(end - part.first_tile),
-                              row, std::min(kTokenBlock, rows - row));
+            const auto first = static_cast<int>(begin - part.first_tile);
+            const auto last = static_cast<int>(end - part.first_tile);
+            const int step = rows > kTokenBlock ? tiles_of(kCachedBytes, part.matrix) : last - first;
+            for (int tile = first; tile < last; tile += step) {
+                for (int row = 0; row < rows; row += kTokenBlock)
+                    multiply_part(part, tile, std::min(tile + step, last), row, std::min(kTokenBlock, rows - row));
+            }
         }
     }
 

@@ -149,7 +149,7 @@ void Pool::work(uint32_t phase, int thread) noexcept {
         } catch (...) {
             keep_failure();
         }
-        if (tasks_.finish()) {
+        if (tasks_.finish(tasks)) {
             advance(thread);
             return;
         }

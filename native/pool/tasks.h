@@ -14,7 +14,9 @@ struct TaskRange {
     uint32_t end = 0;
 };
 
-// Tasks 0 .. count - 1, taken `grain` at a time. `in_order`: all threads take from the front of one list.
+// Tasks 0 .. count - 1. A thread takes a quarter of what is left of a share, at least `grain`: much while there is
+// much, so that it reads long runs, and little in the end, so that all finish together. `in_order`: all threads take
+// from the front of one list, `grain` at a time.
 struct Phase {
     uint32_t count = 0;
     uint32_t grain = 1;
@@ -44,17 +46,20 @@ public:
 
     // Gives `thread` its next tasks of phase `number`; false when there are none left to take.
     bool take(uint32_t number, int thread, TaskRange& range) noexcept {
-        uint32_t unit = 0;
-        bool found = take_one(shares_[thread].word, number, true, unit);
+        Span taken{};
+        bool found = take_from(shares_[thread].word, number, true, taken);
         for (int step = 1; !found && step < threads_; ++step)
-            found = take_one(shares_[(thread + step) % threads_].word, number, false, unit);
+            found = take_from(shares_[(thread + step) % threads_].word, number, false, taken);
         if (!found) return false;
-        range = {unit * grain_, std::min(count_, (unit + 1) * grain_)};
+        range = {taken.begin * grain_, std::min(count_, taken.end * grain_)};
         return true;
     }
 
-    // Says that one taken range is done; true for the last of its phase.
-    bool finish() noexcept { return unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+    // Says that a taken range is done; true for the last of its phase.
+    bool finish(const TaskRange& range) noexcept {
+        const uint32_t units = (range.end - range.begin + grain_ - 1) / grain_;
+        return unfinished_.fetch_sub(units, std::memory_order_acq_rel) == units;
+    }
 
 private:
     static constexpr uint32_t kMostUnits = 0x7FFF;
@@ -80,14 +85,21 @@ private:
     }
 
     // Takes from the front of an own share or an ordered list, from the back of another thread's share.
-    static bool take_one(std::atomic<uint64_t>& word, uint32_t number, bool own, uint32_t& unit) noexcept {
+    static bool take_from(std::atomic<uint64_t>& word, uint32_t number, bool own, Span& taken) noexcept {
         uint64_t seen = word.load(std::memory_order_relaxed);
         while (static_cast<uint32_t>(seen >> 32) == number) {
-            Span span = unpack(seen);
-            if (span.begin >= span.end) return false;
-            unit = own || span.in_order ? span.begin++ : --span.end;
+            Span left = unpack(seen);
+            if (left.begin >= left.end) return false;
+            const uint32_t units = left.in_order ? 1 : (left.end - left.begin + 3) / 4;
+            if (own || left.in_order) {
+                taken = {left.begin, left.begin + units, left.in_order};
+                left.begin = taken.end;
+            } else {
+                taken = {left.end - units, left.end, left.in_order};
+                left.end = taken.begin;
+            }
             // Acquire: what was written before the phase started is read after this.
-            if (word.compare_exchange_weak(seen, pack(number, span), std::memory_order_acquire,
+            if (word.compare_exchange_weak(seen, pack(number, left), std::memory_order_acquire,
                                            std::memory_order_relaxed))
                 return true;
         }
