@@ -117,7 +117,7 @@ def example_record(shape: ExpertShape, random: np.random.Generator) -> tuple[tup
     fields = _fields(shape)
     record = np.zeros(record_size(fields), np.uint8)
     for field in fields:
-        raw = _raw_rows(field.shape, random)
+        raw = random_rows(field.shape, random)
         tile = CODECS[field.shape.codec].tile_bytes(field.shape.cols)
         stored = record[field.offset : field.offset + field.stored_bytes]
         turns = 2 if field.name == GATE_UP else 1
@@ -126,18 +126,19 @@ def example_record(shape: ExpertShape, random: np.random.Generator) -> tuple[tup
     return fields, record
 
 
-def _raw_rows(shape: Shape, random: np.random.Generator) -> NDArray[np.uint8]:
-    """Rows as a checkpoint holds them, with scales and values of usual size: not zero, not denormal, not infinite."""
+def random_rows(shape: Shape, random: np.random.Generator) -> NDArray[np.uint8]:
+    """Rows as a checkpoint holds them: values of about 0.1, in blocks whose scales differ."""
     codec = CODECS[shape.codec]
     if codec.is_float:
-        values = random.standard_normal((shape.rows, shape.cols), dtype=np.float32) / 32
+        values = random.standard_normal((shape.rows, shape.cols), dtype=np.float32) / 10
         if shape.codec == "bf16":
             return np.ascontiguousarray(values.view(np.uint16)[:, 1::2]).view(np.uint8)
         return values.astype(np.float16 if shape.codec == "f16" else np.float32).view(np.uint8)
     blocks = random.integers(0, 256, (shape.rows, shape.cols // codec.block, codec.block_bytes), dtype=np.uint8)
     if shape.codec == "mxfp4":
-        blocks[:, :, 0] = 127 - 5
+        blocks[:, :, 0] = random.integers(120, 124, blocks.shape[:2])
     else:
-        scales = 2 if shape.codec == "q4_1" else 1
-        blocks[:, :, : 2 * scales] = np.full(scales, 1 / 64, np.float16).view(np.uint8)
+        count = 2 if shape.codec == "q4_1" else 1
+        scales = random.uniform(0.5, 1.5, (*blocks.shape[:2], count)) / (1024 if shape.codec == "q8_0" else 64)
+        blocks[:, :, : 2 * count] = scales.astype(np.float16).view(np.uint8)
     return blocks.reshape(shape.rows, -1)

@@ -36,13 +36,12 @@ CODINGS = {
 FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
 
 
-def pack(codec: str, rows: int, cols: int, raw: Bytes) -> Bytes:
-    """Raw rows, ggml's block formats or plain values, to tiles."""
-    tiles = -(-rows // TILE)
-    padded = np.tile(_zero_row(codec, raw.size // rows), (tiles * TILE, 1))
-    padded[:rows] = raw.reshape(rows, -1)
-    packed = [_pack_tile(codec, cols, tile) for tile in padded.reshape(tiles, TILE, -1)]
-    return np.concatenate(packed)
+def pack(codec: str, raw: Bytes, cols: int) -> Bytes:
+    """Raw rows [rows, bytes a row], ggml's block formats or plain values, to tiles [tiles, bytes a tile]."""
+    tiles = -(-len(raw) // TILE)
+    padded = np.tile(_zero_row(codec, raw.shape[1]), (tiles * TILE, 1))
+    padded[: len(raw)] = raw
+    return np.stack([_pack_tile(codec, cols, tile) for tile in padded.reshape(tiles, TILE, -1)])
 
 
 def unpack(codec: str, rows: int, cols: int, packed: Bytes) -> Floats:
@@ -140,6 +139,5 @@ def _plain(codec: str, values: Bytes) -> Floats:
 
 def pack_for_conversion(codec: str, raw: Bytes, cols: int, out: Bytes, stride: int) -> None:
     """`pack` in the form that `engine.files.packing.Pack` describes: tile i goes to byte i * stride of `out`."""
-    rows = len(raw)
-    for tile, stream in enumerate(pack(codec, rows, cols, raw).reshape(-(-rows // TILE), -1)):
+    for tile, stream in enumerate(pack(codec, raw, cols)):
         out[tile * stride : tile * stride + len(stream)] = stream

@@ -11,30 +11,13 @@ import numpy.typing as npt
 from engine import _native
 from engine.files.ftw import Bank, Tensor
 from engine.files.manifest import Field, Shape, record_size
+from engine.measure.native_meter import random_rows
 from engine.program.ir import Buffer, Cache, Op, Program, RopeTable
 from engine.program.native import NativeExecutor
 from tests.unit.numpy_program import Expert, NumpyProgram
 
 HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 64, 37, 4, 2, 24
 WIDTH, EXPERTS, TOP_K = 96, 8, 3
-RAW_BLOCKS = {"q4_0": 18, "q4_1": 20, "q8_0": 34, "mxfp4": 17}
-
-
-def raw_rows(rng: np.random.Generator, codec: str, rows: int, cols: int) -> npt.NDArray[np.uint8]:
-    """Random rows as a checkpoint holds them: values of about 0.1, or blocks with scales of about 0.02."""
-    if codec not in RAW_BLOCKS:
-        values = rng.normal(0, 0.1, (rows, cols)).astype(np.float16 if codec == "f16" else np.float32)
-        if codec == "bf16":
-            values = (values.view(np.uint32) >> 16).astype(np.uint16)
-        return values.view(np.uint8)
-    blocks = rng.integers(0, 256, (rows, cols // 32, RAW_BLOCKS[codec]), np.uint8)
-    if codec == "mxfp4":
-        blocks[..., 0] = rng.integers(118, 123, blocks.shape[:2])
-    else:
-        scales = rng.normal(0, 0.002 if codec == "q8_0" else 0.02, (*blocks.shape[:2], 2)).astype(np.float16)
-        count = 4 if codec == "q4_1" else 2
-        blocks[..., :count] = scales.view(np.uint8)[..., :count]
-    return blocks.reshape(rows, -1)
 
 
 @dataclass
@@ -74,7 +57,7 @@ class RandomModel:
 
     def packed(self, codec: str, rows: int, cols: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float64]]:
         out = np.zeros(_native.packed_bytes(codec, rows, cols), np.uint8)
-        _native.pack_rows(codec, raw_rows(self.rng, codec, rows, cols), cols, out, len(out) // -(-rows // 16))
+        _native.pack_rows(codec, random_rows(Shape(codec, rows, cols), self.rng), cols, out, len(out) // -(-rows // 16))
         return out, _native.unpack(codec, rows, cols, out).astype(np.float64)
 
     def vector(self, name: str, length: int, mean: float = 0.0) -> str:

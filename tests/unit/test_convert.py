@@ -18,10 +18,10 @@ from engine.base.progress import silent
 from engine.files.convert import convert
 from engine.files.ftw import open_model
 from engine.files.verify import verify
+from tests.parity.codecs_numpy import pack
 from tests.unit.checkpoints import MIXTRAL, write_folder, write_mixtral_gguf, write_sharded_folder
 from tests.unit.converting import run
 from tests.unit.gguf_twin import write_gguf
-from tests.unit.numpy_packer import pack_matrix
 
 
 def expected_record(raw: Mapping[str, tuple[str, np.ndarray]], layer: int, expert: int, record_bytes: int) -> bytes:
@@ -30,7 +30,7 @@ def expected_record(raw: Mapping[str, tuple[str, np.ndarray]], layer: int, exper
     packed = {}
     for name in ("w1", "w2", "w3"):
         codec, rows = raw[f"{prefix}{name}.weight"]
-        packed[name] = pack_matrix(codec, rows, MIXTRAL["intermediate_size" if name == "w2" else "hidden_size"])
+        packed[name] = pack(codec, rows, MIXTRAL["intermediate_size" if name == "w2" else "hidden_size"])
     turns = np.stack([packed["w1"], packed["w3"]], axis=1)
     return (turns.tobytes() + packed["w2"].tobytes()).ljust(record_bytes, b"\0")
 
@@ -46,7 +46,7 @@ def test_safetensors_keep_every_bit(tmp_path: Path, tensors: dict, dtype: torch.
         record = bytes(model.banks[0].record(index))
         assert record == expected_record(raw, *divmod(index, 4), model.banks[0].record_bytes)
     query = model.dense["layers.1.attn.q"]
-    packed = pack_matrix(codec, raw["model.layers.1.self_attn.q_proj.weight"][1], 64)
+    packed = pack(codec, raw["model.layers.1.self_attn.q_proj.weight"][1], 64)
     assert (query.codec, bytes(query.data)) == (codec, packed.tobytes())
     norm = np.frombuffer(model.dense["layers.0.attn_norm"].data, np.float32)
     assert (norm == saved["model.layers.0.input_layernorm.weight"].float().numpy()).all()

@@ -1,4 +1,4 @@
-"""The native packer against its numpy twin: every byte, over odd shapes, with and without turns."""
+"""The native packer as conversion calls it, against its numpy twin: columns of floats, turns, and refusals."""
 
 from __future__ import annotations
 
@@ -7,28 +7,15 @@ import pytest
 
 from engine.files.codecs import CODECS
 from engine.files.packing import native_pack
-from tests.unit.numpy_packer import pack_matrix
+from tests.parity.codecs_numpy import pack
 from tests.unit.tiny_ftw import raw_weights
-
-SHAPES = ((1, 32), (15, 64), (16, 96), (17, 128), (33, 160), (64, 352))
-
-
-@pytest.mark.parametrize("codec", sorted(CODECS))
-@pytest.mark.parametrize("shape", SHAPES)
-def test_packed_bytes_are_those_of_the_twin(codec: str, shape: tuple[int, int]) -> None:
-    rows, cols = shape
-    raw = raw_weights(codec, rows, cols, seed=rows)
-    expected = pack_matrix(codec, raw, cols)
-    packed = np.full(expected.size, 0xEE, np.uint8)
-    native_pack(codec, raw, cols, packed, expected.shape[1])
-    assert (packed.reshape(expected.shape) == expected).all()
 
 
 @pytest.mark.parametrize("codec", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("cols", [1, 2, 3, 5, 31])
 def test_float_columns_need_no_whole_blocks(codec: str, cols: int) -> None:
     raw = raw_weights(codec, 18, cols, seed=1)
-    expected = pack_matrix(codec, raw, cols)
+    expected = pack(codec, raw, cols)
     packed = np.full(expected.size, 0xEE, np.uint8)
     native_pack(codec, raw, cols, packed, expected.shape[1])
     assert (packed.reshape(expected.shape) == expected).all()
@@ -37,7 +24,7 @@ def test_float_columns_need_no_whole_blocks(codec: str, cols: int) -> None:
 @pytest.mark.parametrize("codec", sorted(CODECS))
 def test_tiles_in_turn_leave_the_other_matrix_alone(codec: str) -> None:
     raw = raw_weights(codec, 40, 64, seed=2)
-    expected = pack_matrix(codec, raw, 64)
+    expected = pack(codec, raw, 64)
     out = np.full((3, 2, expected.shape[1]), 0xEE, np.uint8)
     native_pack(codec, raw, 64, out.reshape(-1)[expected.shape[1] :], 2 * expected.shape[1])
     assert (out[:, 1] == expected).all()

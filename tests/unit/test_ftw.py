@@ -22,7 +22,7 @@ from engine.files.codecs import CODECS
 from engine.files.ftw import open_model
 from engine.files.manifest import sealed
 from tests.hostile.ftw_folders import FTW_FOLDERS, rewrite
-from tests.unit.numpy_packer import pack_matrix
+from tests.parity.codecs_numpy import pack
 from tests.unit.tiny_ftw import EXPERTS, HIDDEN, TENSORS, WIDTH, write_tiny_ftw
 
 GOLDEN = Path(__file__).parent / "golden" / "tiny.ftw"
@@ -49,7 +49,7 @@ def test_dense_tensors_are_what_went_in() -> None:
         "final_norm": ("f32", 1, HIDDEN, True),
         "odd_bias": ("f32", 1, 5, True),
     }
-    assert bytes(dense["embed"].data) == pack_matrix("bf16", TENSORS["embed"].data, HIDDEN).tobytes()
+    assert bytes(dense["embed"].data) == pack("bf16", TENSORS["embed"].data, HIDDEN).tobytes()
     assert bytes(dense["final_norm"].data) == TENSORS["norm"].data.tobytes()
     bias = np.frombuffer(dense["odd_bias"].data, np.float32)
     assert (bias == np.concatenate([TENSORS["bias"].data[0].view(np.float16), np.zeros(11)])).all()
@@ -63,9 +63,9 @@ def test_records_are_what_went_in_and_every_layer_is_in_its_bank() -> None:
         for index in range(bank.count):
             layer, expert = bank.layers[index // EXPERTS], index % EXPERTS
             names = [f"{name}.{layer}.{expert}" for name in ("gate", "up", "down")]
-            gate, up = (pack_matrix(codec, TENSORS[name].data, HIDDEN) for name in names[:2])
+            gate, up = (pack(codec, TENSORS[name].data, HIDDEN) for name in names[:2])
             turns = np.stack([gate, up], axis=1).tobytes()
-            expected = turns + pack_matrix(codec, TENSORS[names[2]].data, WIDTH).tobytes()
+            expected = turns + pack(codec, TENSORS[names[2]].data, WIDTH).tobytes()
             assert bytes(bank.record(index)) == expected.ljust(bank.record_bytes, b"\0")
 
 
@@ -112,7 +112,7 @@ def test_views_outlive_the_folder(folder: Path) -> None:
 @pytest.mark.parametrize(("rows", "cols"), [(1, 32), (16, 64), (17, 96), (40, 160)])
 def test_sizes_of_packed_matrices_are_those_of_the_twin(codec: str, rows: int, cols: int) -> None:
     raw = np.zeros((rows, CODECS[codec].row_bytes(cols)), np.uint8)
-    assert CODECS[codec].packed_bytes(rows, cols) == pack_matrix(codec, raw, cols).size
+    assert CODECS[codec].packed_bytes(rows, cols) == pack(codec, raw, cols).size
 
 
 # --- hostile folders -------------------------------------------------------------------------------------------------
