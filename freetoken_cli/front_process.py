@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import __version__
+from engine.base.child import child_environment
 from engine.base.errors import BusyError, FreetokenError
 from engine.base.paths import Paths, make_private_folder
 from freetoken_cli.unix_http import FrontGone, call
@@ -119,26 +120,17 @@ def _start(paths: Paths, config: Mapping[str, Any], command: Sequence[str]) -> N
         ) from error
     if paths.front_log.exists() and paths.front_log.stat().st_size > LARGEST_LOG:
         paths.front_log.replace(paths.front_log.with_suffix(".log.1"))
-    with paths.front_log.open("ab") as log:
-        start = log.tell()
-        # A session of its own: Ctrl-C in this terminal, and its end, do not reach the front.
-        process = subprocess.Popen(
-            [*command, json.dumps(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-            env=_environment(),
-            close_fds=True,
-        )
+    start = paths.front_log.stat().st_size if paths.front_log.exists() else 0
+    process = _spawn(paths, config, command)
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if health(paths.socket) is not None:
             return
         code = process.poll()
-        # 0: it found another front's lock, whose socket is about to answer.
-        if code not in (None, 0):
+        if code == 0 and not _locked(paths.lock):
+            # It made way for a front that was not about to answer but about to leave.
+            process = _spawn(paths, config, command)
+        elif code not in (None, 0):
             raise FreetokenError(
                 f"The background server ended at once (exit code {code}){_log_end(paths.front_log, start)}",
                 f"Its log is {paths.front_log}.",
@@ -151,11 +143,19 @@ def _start(paths: Paths, config: Mapping[str, Any], command: Sequence[str]) -> N
     )
 
 
-def _environment() -> dict[str, str]:
-    """Ours, with the folder this very package came from searched first: no other `engine` can take its place."""
-    home = str(Path(__file__).resolve().parents[1])
-    rest = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": home + (os.pathsep + rest if rest else "")}
+def _spawn(paths: Paths, config: Mapping[str, Any], command: Sequence[str]) -> subprocess.Popen[bytes]:
+    with paths.front_log.open("ab") as log:
+        # A session of its own: Ctrl-C in this terminal, and its end, do not reach the front.
+        return subprocess.Popen(
+            [*command, json.dumps(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env=child_environment(os.environ),
+            close_fds=True,
+        )
 
 
 def _log_end(log: Path, start: int) -> str:

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from engine.base.child import child_environment
 from engine.worker.protocol import WorkerConfig
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.worker")
@@ -32,19 +32,10 @@ def spawn(config: WorkerConfig, command: Sequence[str] = WORKER_COMMAND) -> Work
             [*command, replace(config, parent=os.getpid()).to_json()],
             stdin=theirs.fileno(),
             stdout=sys.stderr.fileno(),
-            env=_environment(),
+            env=child_environment(os.environ),
         )
     ours.setblocking(False)
     return WorkerProcess(child, ours)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with the folder this very package came from searched first: no other `engine` can take its place."""
-    environment = dict(os.environ)
-    home = str(Path(__file__).resolve().parents[2])
-    rest = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = home + (os.pathsep + rest if rest else "")
-    return environment
 
 
 def ending(code: int) -> str:
