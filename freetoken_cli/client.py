@@ -25,7 +25,7 @@ from engine.base.units import (
 )
 from freetoken_cli.chat import Answer, Finished, Message, Piece, Sampling, Statistics
 from freetoken_cli.front_process import ensure_front
-from freetoken_cli.unix_http import call, stream
+from freetoken_cli.unix_http import FrontGone, call, stream
 
 CONTROL_SECONDS = 60.0
 GRACE_SECONDS = 10.0
@@ -166,13 +166,22 @@ class ModelChat:
 
     def load(self) -> tuple[ModelState, Mapping[str, Any]]:
         """Attach to the model or load it, starting a front if there is none; as `Front.load`."""
-        config = replace(self._config, keep_alive=max(self._config.keep_alive, GRACE_SECONDS))
-        ensure_front(self._paths, self._config.keep_alive)
-        self._state, answer = Front(self._paths.socket).load(load_request(self._model, config))
+        try:
+            self._state, answer = self._ask_to_load()
+        except FrontGone as gone:
+            if not isinstance(gone.__cause__, ConnectionRefusedError | FileNotFoundError):
+                raise
+            # It answered a moment ago and was about to leave, as one does that had nothing to do for a while.
+            self._state, answer = self._ask_to_load()
         self._attached_at = time.monotonic()
         if answer["load"] is not None:
             self._load, self._ours = answer["load"], True
         return self._state, answer
+
+    def _ask_to_load(self) -> tuple[ModelState, Mapping[str, Any]]:
+        config = replace(self._config, keep_alive=max(self._config.keep_alive, GRACE_SECONDS))
+        ensure_front(self._paths, self._config.keep_alive)
+        return Front(self._paths.socket).load(load_request(self._model, config))
 
     def close(self) -> None:
         """Let the user's own keep-alive begin."""

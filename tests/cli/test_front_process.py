@@ -1,17 +1,23 @@
 """Finding and starting the background front: bounded, once, and with its reason when it fails."""
 
+import fcntl
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 import freetoken_cli.front_process as front_process
 from engine import __version__
+from engine.base.config import Config
 from engine.base.errors import BusyError, FreetokenError
+from engine.base.paths import make_private_folder
+from freetoken_cli.client import Front, ModelChat
 from freetoken_cli.front_process import ensure_front, health, stop_front, stop_idle_front
-from freetoken_cli.unix_http import stream
+from freetoken_cli.unix_http import FrontGone, stream
 from tests.cli.harness import FAKE_FRONT, FakeFront, Home
 
 
@@ -67,6 +73,34 @@ def test_a_state_folder_that_cannot_be_made_is_a_sentence(home: Home) -> None:
     with pytest.raises(FreetokenError, match="cannot be created") as caught:
         ensure_front(home.paths, 300.0, FAKE_FRONT)
     assert "XDG_STATE_HOME" in caught.value.remedy
+
+
+def test_one_that_is_leaving_is_waited_for_and_followed(home: Home) -> None:
+    make_private_folder(home.paths.runtime)
+    with home.paths.lock.open("wb") as leaving:
+        fcntl.flock(leaving, fcntl.LOCK_EX)
+        timer = threading.Timer(0.5, lambda: fcntl.flock(leaving, fcntl.LOCK_UN))
+        timer.start()
+        ensure_front(home.paths, 300.0, FAKE_FRONT)
+        timer.join()
+    assert stop_front(home.paths)
+
+
+def test_a_model_is_asked_for_again_when_its_front_leaves_before_it_hears(
+    home: Home, front: FakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+
+    def load(self: Front, body: Mapping[str, Any]) -> Any:
+        loads.append(body)
+        if len(loads) == 1:
+            raise FrontGone("gone") from ConnectionRefusedError()
+        raise FrontGone("gone again") from ConnectionResetError()
+
+    monkeypatch.setattr(Front, "load", load)
+    with pytest.raises(FrontGone, match="gone again"):
+        ModelChat(home.paths, "demo", Config()).load()
+    assert len(loads) == 2
 
 
 def test_one_that_never_answers_is_given_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

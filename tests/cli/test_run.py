@@ -197,8 +197,8 @@ def test_a_folder_named_engine_is_not_taken_for_ours(home: Home, ready: FakeFron
 
 def test_torch_and_numpy_stay_out(home: Home, ready: FakeFront) -> None:
     code = (
-        "import sys; from freetoken_cli.main import main\n"
-        "assert main(['run', 'demo', 'hi', '-q']) == 0\n"
+        "import sys; from freetoken_cli.program import run\n"
+        "assert run(['run', 'demo', 'hi', '-q']) == 0\n"
         "assert not {'torch', 'numpy', 'rich', 'prompt_toolkit'} & set(sys.modules), sorted(sys.modules)"
     )
     done = subprocess.run(

@@ -212,10 +212,27 @@ def test_completion_of_verbs_flags_and_models(home: Home) -> None:
     assert "--keep-alive" in complete("freetoken run demo --ke")
 
 
+def test_ctrl_c_while_it_is_being_imported_is_quiet(home: Home) -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from freetoken_cli.main import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [PROGRAM[0], "-P", "-c", code], env=home.environment, capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_help_comes_at_once_and_brings_little_along(home: Home) -> None:
     code = (
-        "import sys; from freetoken_cli.main import main\n"
-        "main(['--help'])\n"
+        "import sys; from freetoken_cli.program import run\n"
+        "run(['--help'])\n"
         "heavy = {'torch', 'numpy', 'rich', 'prompt_toolkit', 'pydantic', 'http.client', 'engine.files'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
