@@ -29,8 +29,8 @@ def family_records() -> list[dict[str, Any]]:
             "name": family.name,
             "architecture": family.architecture,
             "experts": family.moe is not None,
-            "codecs": sorted(CODECS),
-            "tested": TESTED,
+            "codecs": list(family.tested),
+            "tested": TESTED if family.tested else "not yet",
         }
         for family in sorted(FAMILIES.values(), key=lambda family: family.name)
     ]

@@ -25,12 +25,12 @@ Source = Annotated[
     str | None,
     typer.Argument(metavar="CHECKPOINT", help="A safetensors folder or a GGUF file to look at.", show_default=False),
 ]
-Families = Annotated[bool, typer.Option("--families", help="List the families, their codecs, and how each is tested.")]
+Families = Annotated[bool, typer.Option("--families", help="List the families, the codecs each is tested in, and how.")]
 
 FAMILY_COLUMNS = (
     Column("FAMILY", "name"),
-    Column("CODECS", "codecs", ", ".join),
-    Column("TESTED", "tested"),
+    Column("TESTED IN", "codecs", ", ".join),
+    Column("HOW", "tested"),
 )
 
 

@@ -155,5 +155,3 @@ CASES = (
     Case("gpt_oss", "gpt_oss", {**HEAD, **LOCAL_EIGHT, **GPT_OSS}),
     Case("gpt_oss-odd", "gpt_oss", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **GPT_OSS, "rope_parameters": THETA}),
 )
-
-NOT_TESTED: Mapping[str, str] = {}  # family -> the reason why it has no case

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engine.spec.families import FAMILIES
+
 from .check import TOLERANCE, differences, greedy
 from .conftest import QuantisedModels
 
-FAMILIES = ("qwen3_moe", "mixtral")
-CODECS = ("q4_0", "q4_1", "q8_0", "mxfp4")
-EACH = [(family, codec) for family in FAMILIES for codec in CODECS]
+EACH = [(family.name, codec) for family in FAMILIES.values() for codec in family.tested if codec != "f32"]
 
 
 @pytest.mark.parametrize(("family", "codec"), EACH)

@@ -7,7 +7,7 @@ import pytest
 
 from engine.spec.families import FAMILIES
 
-from .cases import CASES, NOT_TESTED
+from .cases import CASES
 from .check import TOLERANCE, agrees, differences, greedy, in_chunks
 from .conftest import Models
 from .prepare import reference
@@ -16,10 +16,8 @@ from .sabotage import AXES, sabotaged
 NAMES = [case.name for case in CASES]
 
 
-def test_every_family_has_a_case_or_a_reason() -> None:
-    tested = {case.family for case in CASES}
-    assert tested | set(NOT_TESTED) == set(FAMILIES)
-    assert not tested & set(NOT_TESTED)
+def test_families_that_call_themselves_tested_have_a_case() -> None:
+    assert {family.name for family in FAMILIES.values() if "f32" in family.tested} == {case.family for case in CASES}
 
 
 @pytest.mark.parametrize("name", NAMES)

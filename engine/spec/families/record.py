@@ -135,7 +135,11 @@ class MoeRule:
 
 @dataclass(frozen=True)
 class Family:
-    """One family. `only` lists, for fields whose other values would need what is not here, the values that are."""
+    """One family.
+
+    `only` lists, for fields whose other values would need what is not here, the values that are. `tested` are the
+    codecs of its weights, or of its experts', in which tests/parity compares it with transformers.
+    """
 
     name: str
     architecture: str
@@ -149,3 +153,4 @@ class Family:
     residual_scale: Key | float = 1.0
     logit_divisor: Key | float = 1.0
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    tested: tuple[str, ...] = ("f32",)

@@ -31,6 +31,8 @@ NORMALIZE = key("norm_topk_prob", default=False)
 STEP = key("decoder_sparse_step", default=1)
 DENSE_LAYERS = key("mlp_only_layers", default=())
 
+IN_GGUF = ("f32", "q4_0", "q4_1", "q8_0", "mxfp4")
+
 QWEN2_MOE = Family(
     name="qwen2_moe",
     architecture="Qwen2MoeForCausalLM",
@@ -66,6 +68,7 @@ QWEN3_MOE = Family(
         step=STEP,
         dense_layers=DENSE_LAYERS,
     ),
+    tested=IN_GGUF,
 )
 
 MIXTRAL = Family(
@@ -76,6 +79,7 @@ MIXTRAL = Family(
     moe=MoeRule(count=COUNT, top_k=TOP_K, width=key("intermediate_size"), normalize=True),
     dense_width=None,
     norm_eps=key("rms_norm_eps", default=1e-5),
+    tested=IN_GGUF,
 )
 
 OLMOE = Family(
