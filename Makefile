@@ -14,7 +14,7 @@ BIN         := $(VENV)/bin
 PIP          = $(BIN)/python -m pip --disable-pip-version-check install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 STAMPS      := $(VENV)/.stamps
 NATIVE_SRC   = $(shell find native -type f 2>/dev/null)
-JOBS        ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+JOBS        ?= $(shell nproc 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := help
@@ -92,7 +92,7 @@ $(STAMPS)/venv:
 # A CMake that is there and new enough is used; otherwise the one from the package index.
 $(STAMPS)/tools: $(STAMPS)/venv
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
-		echo "freetoken compiles its kernels and found no C++ compiler. Debian, Ubuntu: apt install g++. Fedora: dnf install gcc-c++. macOS: xcode-select --install" >&2; exit 1; }
+		echo "freetoken compiles its kernels and found no C++ compiler. Debian, Ubuntu: apt install g++. Fedora: dnf install gcc-c++." >&2; exit 1; }
 	$(PIP) "scikit-build-core>=0.11" "nanobind>=2.4"
 	@cmake --version 2>/dev/null | awk 'NR == 1 { split($$3, v, "."); exit !(v[1] > 3 || v[2] >= 20) } END { if (!NR) exit 1 }' \
 		|| $(PIP) cmake

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from engine.base.errors import FreetokenError
 
-# sun_path holds 108 bytes with its final NUL on Linux, 104 on macOS; a longer socket path cannot be bound.
-_LONGEST_SOCKET_PATH = 103
+# sun_path holds 108 bytes with its final NUL; a longer socket path cannot be bound.
+_LONGEST_SOCKET_PATH = 107
 
 
 @dataclass(frozen=True)
