@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import CorruptFileError, UsageError
+from engine.base.errors import CorruptFileError, UnsupportedError, UsageError
 from engine.files.catalogue import Model, find_model, read_catalogue
 from engine.files.checkpoint import TokenizerWriter
 from engine.files.convert import convert
@@ -20,6 +20,7 @@ from engine.files.open_checkpoint import open_checkpoint
 from engine.files.partial import partial_folder
 from engine.files.space import require_space
 from engine.files.store import Store
+from engine.spec.schema import Spec
 
 PullProgress = Callable[[str, int, int], None]
 """Called with the phase (`fetch`, `convert`), the bytes done and the bytes there will be."""
@@ -67,16 +68,19 @@ def is_there(dest: Path, source: Path | None = None) -> bool:
     """Whether `dest` is a model that opens and, if `source` is a checkpoint, was made of files like its own.
 
     Otherwise a pull that finds the name taken would promise a model that is another, or none. Errors: UsageError for
-    one made of other files or a folder that is no model, CorruptFileError for a damaged one.
+    one made of other files or a folder that is no model, CorruptFileError for a damaged one, UnsupportedError for one
+    that this release cannot run.
     """
     if not os.path.lexists(dest):
         return False
     if not (dest / MANIFEST_NAME).is_file():
         raise UsageError(f"{dest} is there already, and is no converted model.", f"Remove it: freetoken rm {dest.name}")
     try:
-        made_of = open_model(dest).manifest.provenance.get("source_files")
-    except CorruptFileError as error:
-        raise CorruptFileError(error.message, "To replace it, pull with --force.") from None
+        model = open_model(dest)
+        Spec.from_json(model.spec)
+    except (CorruptFileError, UnsupportedError) as error:
+        raise type(error)(error.message, "To replace it, pull with --force.") from None
+    made_of = model.manifest.provenance.get("source_files")
     if source is not None and made_of != source_files(source):
         raise UsageError(
             f"A model called {dest.name} is in the store already, made of other files than {source}.",

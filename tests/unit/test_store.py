@@ -23,12 +23,15 @@ from engine.base.errors import (
     FreetokenError,
     NetworkError,
     NotFoundError,
+    UnsupportedError,
     UsageError,
 )
 from engine.files import fetch, pull, store
 from engine.files.catalogue import PackageFile, find_model, parse_catalogue, read_catalogue
 from engine.files.fetch import fetch_package_file
+from engine.files.ftw import open_model
 from engine.files.locks import lock_folder
+from engine.files.manifest import MANIFEST_NAME, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.store import Store
 from engine.files.upcycle import Upcycle
@@ -394,6 +397,19 @@ def test_a_local_folder_is_pulled_once(tmp_path: Path) -> None:
     assert phases == set()
     pull_it(name="other")
     assert models.names() == ["my-model", "other"]
+
+
+def test_a_model_of_another_release_is_not_taken_for_one_that_runs(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "tiny", mixtral_tensors())
+    models = Store(tmp_path / "store")
+    folder = pull.pull(str(source), models, write_tokenizer=silent, progress=silent)
+    assert pull.is_there(folder, source)
+    manifest = open_model(folder).manifest
+    newer = replace(manifest, spec={**manifest.spec, "quantum": 1})
+    (folder / MANIFEST_NAME).write_bytes(write_manifest(newer))
+    with pytest.raises(UnsupportedError, match="quantum") as caught:
+        pull.is_there(folder, source)
+    assert "--force" in caught.value.remedy
 
 
 def test_a_catalogue_model_is_fetched_and_converted(tmp_path: Path, monkeypatch: Any) -> None:
