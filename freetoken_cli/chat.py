@@ -8,21 +8,22 @@ from typing import Any, Protocol
 
 from engine.base.config import setting
 from engine.base.errors import UsageError
+from engine.base.sampling import PARAMETERS, Range
 from engine.base.units import format_duration
 
 Message = dict[str, str]  # role and content
 
 
-def _number(low: float, high: float, whole: bool = False) -> Callable[[str], Any]:
-    """A parser of numbers within `low .. high`."""
+def _reader(allowed: Range) -> Callable[[str], Any]:
+    """A parser of the numbers of a range."""
 
     def parse(text: str) -> float:
         try:
-            value = int(text) if whole else float(text)
+            value = int(text) if allowed.whole else float(text)
         except ValueError:
-            raise UsageError(f"{text!r} is not a {'whole ' if whole else ''}number.") from None
-        if not low <= value <= high:
-            raise UsageError(f"{text} is outside {low:g} to {high:g}.")
+            raise UsageError(f"{text!r} is not a {'whole ' if allowed.whole else ''}number.") from None
+        if allowed.problem(value):
+            raise UsageError(f"{text} is outside {allowed.low:g} to {allowed.high:g}.")
         return value
 
     return parse
@@ -30,11 +31,7 @@ def _number(low: float, high: float, whole: bool = False) -> Callable[[str], Any
 
 # What can be set about sampling, by flag (dashes for underscores) and by `/set`, and how its text is read.
 SAMPLING: Mapping[str, Callable[[str], Any]] = {
-    "temperature": _number(0, 100),
-    "top_p": _number(0, 1),
-    "top_k": _number(0, 2**31 - 1, whole=True),
-    "min_p": _number(0, 1),
-    "seed": _number(0, 2**63 - 1, whole=True),
+    **{name: _reader(PARAMETERS[name].range) for name in ("temperature", "top_p", "top_k", "min_p", "seed")},
     "max_tokens": setting("max_tokens").parse,
 }
 

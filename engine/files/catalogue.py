@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,11 +11,11 @@ from pathlib import Path
 
 from engine.base.errors import CorruptFileError, NotFoundError
 from engine.base.nearest import did_you_mean
+from engine.base.sampling import OF_MODEL, PARAMETERS
 from engine.files.untrusted import Table
 from engine.files.upcycle import Upcycle
 
 FILE_NAME = "models.toml"
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST = 1 << 50
@@ -104,9 +103,9 @@ def _source(table: Table) -> PackageFile:
 def _sampling(table: Table) -> dict[str, float]:
     values = {}
     for name, value in table.raw().items():
-        if name not in SAMPLING:
-            raise CorruptFileError(f"{table.where}: {name!a:.40} is not one of {', '.join(SAMPLING)}.")
-        if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-            raise CorruptFileError(f"{table.where}: {name} is {value!a:.40}, not a number.")
+        if name not in OF_MODEL:
+            raise CorruptFileError(f"{table.where}: {name!a:.40} is not one of {', '.join(OF_MODEL)}.")
+        if problem := PARAMETERS[name].range.problem(value):
+            raise CorruptFileError(f"{table.where}: {name}: {problem}")
         values[name] = value
     return values

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from reprlib import repr as shown
 from typing import Any
 
 from engine.base.config import DEVICES, check_device
-from engine.base.errors import UsageError
 from engine.base.units import KvBudget, parse_experts
+from engine.front.fields import Field, FieldError, whole
 from engine.memory.budget import check_context, crosses, whole_pages
 
 
@@ -24,33 +25,46 @@ class LoadFlags:
     experts: str | None = None
 
     @staticmethod
-    def from_json(table: Mapping[str, Any]) -> LoadFlags:
-        """The flags among the members of `table`, checked. UsageError names the member."""
-        device, experts = table.get("device"), table.get("experts")
-        if device is not None and device not in DEVICES:
-            raise UsageError(f"device {device!r} is not one of {', '.join(DEVICES)}.")
-        if experts is not None:
-            if not isinstance(experts, str):
-                raise UsageError(f"experts {experts!r} is not text such as 2G, 37% or 120.")
-            parse_experts(experts)
-        counts = {name: _count(name, table.get(name)) for name in ("threads", "context", "kv_tokens", "kv_bytes")}
-        if counts["kv_tokens"] is not None and counts["kv_bytes"] is not None:
-            raise UsageError("kv_tokens and kv_bytes are both given.", "Give one of them.")
-        tokens, size = counts.pop("kv_tokens"), counts.pop("kv_bytes")
-        kv = KvBudget(tokens=tokens or 0, bytes=size or 0) if tokens or size else None
-        return LoadFlags(device=device, experts=experts, kv=kv, **counts)
+    def of(values: Mapping[str, Any]) -> LoadFlags:
+        """The flags among values that `FLAGS` has read."""
+        plain = {name: values[name] for name in ("device", "threads", "context", "experts")}
+        return LoadFlags(**plain, kv=kv_budget(values))
 
     def over(self, defaults: LoadFlags) -> LoadFlags:
         """These flags, and `defaults` where they say nothing."""
         return replace(defaults, **{name: value for name, value in vars(self).items() if value is not None})
 
 
-def _count(name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**62:
-        raise UsageError(f"{name} {value!r} is not a positive whole number.")
+def kv_budget(values: Mapping[str, Any]) -> KvBudget | None:
+    """The budget among values that `FLAGS` has read."""
+    tokens, size = values["kv_tokens"], values["kv_bytes"]
+    if tokens and size:
+        raise FieldError("kv_tokens", "kv_bytes is given as well.", "Give one of them.")
+    return KvBudget(tokens=tokens or 0, bytes=size or 0) if tokens or size else None
+
+
+def _device(name: str, value: Any) -> str:
+    if value not in DEVICES:
+        raise FieldError(name, f"{shown(value)} is not one of {', '.join(DEVICES)}.")
+    return str(value)
+
+
+def _experts(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise FieldError(name, f"{shown(value)} is not text such as 2G, 37% or 120.")
+    parse_experts(value)
     return value
+
+
+_COUNT = Field(whole(1, 2**62))
+FLAGS = {
+    "device": Field(_device),
+    "threads": _COUNT,
+    "context": _COUNT,
+    "kv_tokens": _COUNT,
+    "kv_bytes": _COUNT,
+    "experts": Field(_experts),
+}
 
 
 def pick_device(asked: str | None) -> str:

@@ -8,6 +8,7 @@ from reprlib import repr as shown  # a bad value may be megabytes long, and an a
 from typing import Any
 
 from engine.base.errors import UsageError
+from engine.base.sampling import Range
 
 
 class FieldError(UsageError):
@@ -24,20 +25,29 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True)
 class Field:
-    """One member: how it is read, and its value where it is absent or null."""
+    """One member: how it is read, its value where it is absent, and where it is null (None: as if it were absent)."""
 
     read: Reader
     default: Any = None
+    null: Any = None
+    required: bool = False
+
+    def value(self, name: str, body: Mapping[str, Any]) -> Any:
+        """The member's value in `body`. A required one is read even where it is absent, and refused as null."""
+        given = body.get(name)
+        if given is None and not self.required:
+            return self.null if name in body and self.null is not None else self.default
+        return self.read(name, given)
 
 
-def read_fields(body: Mapping[str, Any], table: Mapping[str, Field], ignored: frozenset[str]) -> dict[str, Any]:
+def read_fields(
+    body: Mapping[str, Any], table: Mapping[str, Field], ignored: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """The values of all members in `table`. `ignored` members change nothing here; any other is refused."""
     for name in body:
         if name not in table and name not in ignored:
             raise FieldError(shortened(name), "this server knows no such parameter.")
-    return {
-        name: field.default if body.get(name) is None else field.read(name, body[name]) for name, field in table.items()
-    }
+    return {name: field.value(name, body) for name, field in table.items()}
 
 
 def shortened(name: str) -> str:
@@ -45,44 +55,33 @@ def shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
-def number(low: float, high: float) -> Reader:
-    """A finite number within `low .. high`."""
+def within(allowed: Range) -> Reader:
+    """A number of a range."""
 
-    def read(name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise FieldError(name, f"a number is expected, not {shown(value)}.")
-        # True for infinities and NaN too, and safe for whole numbers that no float can hold.
-        if not low <= value <= high:
-            raise FieldError(name, f"{shown(value)} is not within {low:g} and {high:g}.")
-        return float(value)
+    def read(name: str, value: Any) -> Any:
+        if problem := allowed.problem(value):
+            raise FieldError(name, problem)
+        return value
 
     return read
 
 
 def whole(low: int, high: int) -> Reader:
     """A whole number within `low .. high`."""
+    return within(Range(low, high, whole=True))
 
-    def read(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise FieldError(name, f"a whole number is expected, not {shown(value)}.")
-        if not low <= value <= high:
-            raise FieldError(name, f"{shown(value)} is not within {low} and {high}.")
-        return value
 
-    return read
+def model(name: str, value: Any) -> str:
+    """A model's name."""
+    if not isinstance(value, str) or not value:
+        raise FieldError(name, "a model's name is expected.", "GET /v1/models lists them.")
+    return value
 
 
 def flag(name: str, value: Any) -> bool:
     """true or false."""
     if not isinstance(value, bool):
         raise FieldError(name, f"true or false is expected, not {shown(value)}.")
-    return value
-
-
-def text(name: str, value: Any) -> str:
-    """A string."""
-    if not isinstance(value, str):
-        raise FieldError(name, f"a string is expected, not {type(value).__name__}.")
     return value
 
 
@@ -102,7 +101,7 @@ def logit_bias(name: str, value: Any) -> dict[int, float]:
     """{token id: amount from -100 to 100}; ids are JSON keys, so strings of digits."""
     if not isinstance(value, dict) or len(value) > 1024:
         raise FieldError(name, "an object of at most 1024 token ids is expected.")
-    amount = number(-100.0, 100.0)
+    amount = within(Range(-100, 100))
     bias = {}
     for key, item in value.items():
         if not (key.isascii() and key.isdigit()) or len(key) > 9:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from reprlib import repr as shown
 from typing import Any
 
+from engine.base.sampling import PARAMETERS
 from engine.front import fields
-from engine.front.defaults import Defaults
 from engine.front.fields import Field, FieldError, read_fields, shortened
 from engine.worker.protocol import Sampling
 
@@ -18,20 +18,13 @@ MOST_LOGPROBS = 20
 MOST_PROMPTS = 2048  # of one completion request
 
 _SHARED = {
-    "model": Field(fields.text),
+    "model": Field(fields.model, required=True),
     "stream": Field(fields.flag, False),
     "stream_options": Field(fields.mapping, {}),
     "n": Field(fields.whole(1, MOST_CHOICES), 1),
     "max_tokens": Field(fields.whole(1, 2**31 - 1)),
     "stop": Field(fields.stops, ()),
-    "seed": Field(fields.whole(-(2**63), 2**63 - 1)),
-    "temperature": Field(fields.number(0.0, 100.0)),
-    "top_p": Field(fields.number(0.0, 1.0)),
-    "top_k": Field(fields.whole(-1, 2**31 - 1)),
-    "min_p": Field(fields.number(0.0, 1.0)),
-    "repetition_penalty": Field(fields.number(0.01, 100.0)),
-    "frequency_penalty": Field(fields.number(-2.0, 2.0), 0.0),
-    "presence_penalty": Field(fields.number(-2.0, 2.0), 0.0),
+    **{name: Field(fields.within(parameter.range)) for name, parameter in PARAMETERS.items()},
     "logit_bias": Field(fields.logit_bias, {}),
     "ignore_eos": Field(fields.flag, False),
 }
@@ -48,9 +41,51 @@ def _template_values(name: str, value: Any) -> dict[str, Any]:
     return values
 
 
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def _messages(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Messages with a known role. What else they hold is checked where they are rendered."""
+    if not isinstance(value, list) or not value:
+        raise FieldError(name, "a list of at least one message is expected.")
+    return tuple(_message(f"{name}[{index}]", message) for index, message in enumerate(value))
+
+
+def _message(name: str, message: Any) -> Mapping[str, Any]:
+    if not isinstance(message, dict):
+        raise FieldError(name, "an object is expected.")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise FieldError(f"{name}.role", f"{shown(role)} is not one of {', '.join(_ROLES)}.")
+    # An assistant's turn that only called tools has no content.
+    if message.get("content") is None and role != "assistant":
+        raise FieldError(f"{name}.content", "text is expected.")
+    return {**message, "role": _ROLES[role]}
+
+
+def _prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
+    """A string, a list of strings, a list of token ids, or a list of those."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and value:
+        if len(value) > MOST_PROMPTS and not _are_ids(value):
+            raise FieldError(name, f"{len(value)} prompts are more than the {MOST_PROMPTS} allowed.")
+        if all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if _are_ids(value):
+            return (tuple(value),)
+        if all(isinstance(item, list) and item and _are_ids(item) for item in value):
+            return tuple(tuple(item) for item in value)
+    raise FieldError(name, "a string, a list of token ids, or a list of either is expected.")
+
+
+def _are_ids(value: list[Any]) -> bool:
+    return all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in value)
+
+
 CHAT = {
     **_SHARED,
-    "messages": Field(lambda name, value: value),
+    "messages": Field(_messages, required=True),
     "max_completion_tokens": Field(fields.whole(1, 2**31 - 1)),
     "logprobs": Field(fields.flag, False),
     "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
@@ -64,7 +99,7 @@ CHAT = {
 }
 COMPLETION = {
     **_SHARED,
-    "prompt": Field(lambda name, value: value),
+    "prompt": Field(_prompts, required=True),
     "echo": Field(fields.flag, False),
     "logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
     "best_of": Field(fields.only(1)),
@@ -92,22 +127,14 @@ class Asked:
     logprobs: int
     values: Mapping[str, Any]
 
-    def sampling(self, choice: int, defaults: Defaults, seed: int) -> Sampling:
-        """How choice number `choice` is sampled."""
-        values = self.values
-        return Sampling(
-            temperature=_given(values["temperature"], defaults.temperature),
-            top_k=max(0, _given(values["top_k"], defaults.top_k)),  # -1, like 0, keeps all
-            top_p=_given(values["top_p"], defaults.top_p),
-            min_p=_given(values["min_p"], defaults.min_p),
-            repetition_penalty=_given(values["repetition_penalty"], defaults.repetition_penalty),
-            frequency_penalty=values["frequency_penalty"],
-            presence_penalty=values["presence_penalty"],
-            logit_bias=values["logit_bias"],
-            seed=seed,
-            choice=choice,
-            logprobs=self.logprobs,
-        )
+    def sampling(self, choice: int, defaults: Mapping[str, float], seed: int) -> Sampling:
+        """How choice number `choice` is sampled, with the model's `defaults` where the request says nothing."""
+        numbers = {
+            name: _given(self.values[name], defaults.get(name, parameter.default))
+            for name, parameter in PARAMETERS.items()
+        }
+        numbers |= {"top_k": max(0, numbers["top_k"]), "seed": seed}
+        return Sampling(**numbers, logit_bias=self.values["logit_bias"], choice=choice, logprobs=self.logprobs)
 
     @property
     def seed(self) -> int:
@@ -140,7 +167,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
     most = _given(values["max_completion_tokens"], values["max_tokens"])
     return ChatAsked(
         **_shared(values, logprobs, most),
-        messages=_messages(values["messages"]),
+        messages=values["messages"],
         template_values=values["chat_template_kwargs"],
     )
 
@@ -152,12 +179,10 @@ def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
         raise FieldError("echo", "log probabilities of the prompt are not supported.", "Leave out echo or logprobs.")
     logprobs = -1 if values["logprobs"] is None else values["logprobs"]
     most = _given(values["max_tokens"], 16)  # the OpenAI interface's default for this kind
-    return CompletionAsked(**_shared(values, logprobs, most), prompts=_prompts(values["prompt"]), echo=values["echo"])
+    return CompletionAsked(**_shared(values, logprobs, most), prompts=values["prompt"], echo=values["echo"])
 
 
 def _shared(values: Mapping[str, Any], logprobs: int, max_tokens: int | None) -> dict[str, Any]:
-    if not values["model"]:
-        raise FieldError("model", "a model's name is expected.", "GET /v1/models lists them.")
     options = values["stream_options"]
     unknown = options.keys() - {"include_usage", "include_obfuscation"}
     if unknown:
@@ -175,48 +200,6 @@ def _shared(values: Mapping[str, Any], logprobs: int, max_tokens: int | None) ->
         "logprobs": logprobs,
         "values": values,
     }
-
-
-def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
-    """Messages with a known role. What else they hold is checked where they are rendered."""
-    if not isinstance(value, list) or not value:
-        raise FieldError("messages", "a list of at least one message is expected.")
-    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(value))
-
-
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-
-
-def _message(name: str, message: Any) -> Mapping[str, Any]:
-    if not isinstance(message, dict):
-        raise FieldError(name, "an object is expected.")
-    role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise FieldError(f"{name}.role", f"{shown(role)} is not one of {', '.join(_ROLES)}.")
-    # An assistant's turn that only called tools has no content.
-    if message.get("content") is None and role != "assistant":
-        raise FieldError(f"{name}.content", "text is expected.")
-    return {**message, "role": _ROLES[role]}
-
-
-def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
-    """A string, a list of strings, a list of token ids, or a list of those."""
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, list) and value:
-        if len(value) > MOST_PROMPTS and not _are_ids(value):
-            raise FieldError("prompt", f"{len(value)} prompts are more than the {MOST_PROMPTS} allowed.")
-        if all(isinstance(item, str) for item in value):
-            return tuple(value)
-        if _are_ids(value):
-            return (tuple(value),)
-        if all(isinstance(item, list) and item and _are_ids(item) for item in value):
-            return tuple(tuple(item) for item in value)
-    raise FieldError("prompt", "a string, a list of token ids, or a list of either is expected.")
-
-
-def _are_ids(value: list[Any]) -> bool:
-    return all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in value)
 
 
 def _given(value: Any, default: Any) -> Any:

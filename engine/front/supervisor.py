@@ -17,7 +17,7 @@ from engine.files.manifest import MANIFEST_NAME
 from engine.files.store import Store
 from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
 from engine.front.client import WorkerClient
-from engine.front.defaults import Defaults, read_defaults
+from engine.front.defaults import read_defaults
 from engine.front.process import WORKER_COMMAND, spawn
 from engine.text.text import Text
 from engine.worker.protocol import Ready, Resized, WorkerConfig, experts_notes
@@ -39,7 +39,7 @@ class Loaded:
     client: WorkerClient
     ready: Ready
     text: Text
-    defaults: Defaults
+    defaults: Mapping[str, float]
     flags: LoadFlags
     keep_alive: float
     edition: Edition

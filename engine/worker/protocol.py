@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from engine.base import errors
 from engine.base.errors import FreetokenError
+from engine.base.sampling import PARAMETERS
 from engine.base.units import KvBudget
 
 PROTOCOL_VERSION = 2
@@ -54,13 +55,13 @@ class Sampling:
     equal tokens. `logprobs` -1 reports none, k >= 0 the chosen token's and the k most likely ones'.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
+    temperature: float = PARAMETERS["temperature"].default
+    top_k: int = PARAMETERS["top_k"].default
+    top_p: float = PARAMETERS["top_p"].default
+    min_p: float = PARAMETERS["min_p"].default
+    repetition_penalty: float = PARAMETERS["repetition_penalty"].default
+    frequency_penalty: float = PARAMETERS["frequency_penalty"].default
+    presence_penalty: float = PARAMETERS["presence_penalty"].default
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     choice: int = 0

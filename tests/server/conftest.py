@@ -11,14 +11,22 @@ from typing import Any
 import pytest
 
 from engine.text.text import Text
-from tests.server.running_front import IM_END, Expected, RunningFront, make_tokenizer, start_front, write_text_files
+from tests.server.running_front import (
+    FAKE_MODELS,
+    IM_END,
+    Expected,
+    RunningFront,
+    make_tokenizer,
+    start_front,
+    write_text_files,
+)
 from tests.unit.fake_executor import answer
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
-    for name in ("fake", "other", "broken", "dying", "slow", "stranger", "crowded", "clinging", "sluggish"):
+    for name in FAKE_MODELS:
         (folder / name).mkdir()
         (folder / name / "ftw.json").write_text("{}")
         write_text_files(folder / name)

@@ -8,7 +8,8 @@ import pytest
 
 from engine.base.errors import DoesNotFitError, UnsupportedError, UsageError
 from engine.base.units import KvBudget
-from engine.front.attach import Decision, LoadFlags, Running, Step, decide, pick_device
+from engine.front.attach import FLAGS, Decision, LoadFlags, Running, Step, decide, pick_device
+from engine.front.fields import read_fields
 
 RUNNING = Running(
     device="cpu", threads=4, context_limit=2048, context_border=None, kv_tokens=8192, kv_bytes_per_token=1000
@@ -115,4 +116,4 @@ def test_devices_of_this_release() -> None:
 )
 def test_bad_flags_are_usage_errors(table: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        LoadFlags.from_json(table)
+        LoadFlags.of(read_fields(table, FLAGS))

@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from engine.text.text import Text
-from tests.server.running_front import Expected, RunningFront
+from tests.server.running_front import FAKE_MODELS, Expected, RunningFront
 from tests.unit.fake_executor import logits_after
 
 Greedy = Callable[[str, int], Expected]
@@ -206,5 +206,5 @@ def test_content_parts_and_the_developer_role(front: RunningFront) -> None:
 
 
 def test_models_are_those_of_the_store(front: RunningFront) -> None:
-    assert [model.id for model in front.openai.models.list()] == ["broken", "dying", "fake", "other", "slow"]
+    assert [model.id for model in front.openai.models.list()] == sorted(FAKE_MODELS)
     assert front.openai.models.retrieve("fake").object == "model"

@@ -223,9 +223,9 @@ def test_an_entry_is_read_as_it_stands() -> None:
         ("0" * 64, "0" * 63, "sha256"),
         ("tiny_package/tiny.gguf", "../tiny.gguf", "leaves the package"),
         ("tiny_package/tiny.gguf", "/etc/passwd", "leaves the package"),
-        ("temperature = 0.7", "temperature = -1", "temperature is -1"),
+        ("temperature = 0.7", "temperature = -1", "temperature: -1 is not within 0 and 100"),
         ("temperature = 0.7", "warmth = 1", "'warmth'"),
-        ("temperature = 0.7", "temperature = nan", "not a number"),
+        ("temperature = 0.7", "temperature = nan", "temperature: nan is not within"),
     ],
 )
 def test_a_wrong_entry_is_named(old: str, new: str, expected: str) -> None:
