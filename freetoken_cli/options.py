@@ -54,6 +54,8 @@ MaxTokens = Annotated[str | None, _setting("max_tokens", "N")]
 Host = Annotated[str | None, _setting("host", "ADDRESS")]
 Port = Annotated[str | None, _setting("port", "N")]
 ApiKey = Annotated[str | None, _setting("api_key", "KEY")]
+AllowedHosts = Annotated[str | None, _setting("allowed_hosts", "NAME,...")]
+AllowedOrigins = Annotated[str | None, _setting("allowed_origins", "URL,...")]
 KeepAlive = Annotated[str | None, _setting("keep_alive", "DURATION")]
 
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]

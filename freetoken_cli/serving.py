@@ -26,7 +26,8 @@ def serve(paths: Paths, models: Sequence[str], config: Config, output: Output) -
         raise BusyError("A server of this store is answering somebody.", "End it first: freetoken stop --all")
     announcer = Announcer(paths, models, config, output)
     announcer.start()
-    network = {"host": config.host, "port": config.port, "api_key": config.api_key, "idle_exit": None}
+    names = ("host", "port", "api_key", "allowed_hosts", "allowed_origins")
+    network = {name: getattr(config, name) for name in names} | {"idle_exit": None}
     # The front must have the main thread: it takes the signals, and its workers die with the thread that made them.
     code = main([json.dumps(front_config(paths, config.keep_alive, **network))])
     announcer.finish()

@@ -46,6 +46,8 @@ class Config:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     api_key: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
     keep_alive: float = DEFAULT_KEEP_ALIVE
     explicit: frozenset[str] = field(default_factory=frozenset)
 
@@ -92,6 +94,10 @@ def _parse_text(text: str) -> str:
     return text.strip()
 
 
+def _parse_names(text: str) -> tuple[str, ...]:
+    return tuple(_parse_text(name) for name in text.split(","))
+
+
 SETTINGS: tuple[Setting, ...] = (
     Setting("device", _parse_device, "Where to run: auto, cpu, cuda or sim."),
     Setting("experts", parse_experts, "Room for cached experts: 2G, 37% or a number of slots."),
@@ -106,6 +112,8 @@ SETTINGS: tuple[Setting, ...] = (
         f"The port to listen on; {DEFAULT_PORT} if not said, 0 takes a free one.",
     ),
     Setting("api_key", _parse_text, "The key that clients of the server must send."),
+    Setting("allowed_hosts", _parse_names, "Further names that clients call the server by, with commas between."),
+    Setting("allowed_origins", _parse_names, "Further origins whose pages may use it, with commas between."),
     Setting("keep_alive", parse_duration, "How long an idle model stays loaded: 30s, 5m, 0, forever."),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}

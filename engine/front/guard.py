@@ -27,7 +27,7 @@ class Guard:
     def __init__(self, app: ASGIApp, config: FrontConfig) -> None:
         self._app = app
         self._config = config
-        self._hosts = frozenset(host.lower() for host in (*config.allowed_hosts, config.host))
+        self._hosts = frozenset({config.host.lower(), *map(host_name, config.allowed_hosts)} - {""})
         self._origins = frozenset(origin.lower().rstrip("/") for origin in config.allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,6 +10,8 @@ from engine.base.config import check_device
 from engine.base.errors import UsageError
 from freetoken_cli import options
 from freetoken_cli.options import (
+    AllowedHosts,
+    AllowedOrigins,
     ApiKey,
     Context,
     Device,
@@ -42,6 +44,8 @@ def command(
     host: Host = None,
     port: Port = None,
     api_key: ApiKey = None,
+    allowed_hosts: AllowedHosts = None,
+    allowed_origins: AllowedOrigins = None,
     context: Context = None,
     kv: Kv = None,
     experts: Experts = None,
@@ -68,6 +72,8 @@ def command(
         host=host,
         port=port,
         api_key=api_key,
+        allowed_hosts=allowed_hosts,
+        allowed_origins=allowed_origins,
         context=context,
         kv=kv,
         experts=experts,

@@ -77,3 +77,11 @@ def test_a_config_folder_is_refused(tmp_path: Path) -> None:
 
 def test_every_setting_is_a_field_of_config() -> None:
     assert {item.name for item in SETTINGS} | {"explicit"} == set(Config.__dataclass_fields__)
+
+
+def test_names_are_parted_by_commas() -> None:
+    variables = {"FREETOKEN_ALLOWED_HOSTS": "box.lan, box", "FREETOKEN_ALLOWED_ORIGINS": "https://chat.example"}
+    config = resolve({}, variables, {})
+    assert (config.allowed_hosts, config.allowed_origins) == (("box.lan", "box"), ("https://chat.example",))
+    with pytest.raises(UsageError, match="FREETOKEN_ALLOWED_HOSTS"):
+        resolve({}, {"FREETOKEN_ALLOWED_HOSTS": "box,,lan"}, {})

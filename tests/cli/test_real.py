@@ -1,5 +1,6 @@
 """The command line over the real front and a real worker, on a tiny model; and, as a long test, on the demo."""
 
+import http.client
 import json
 import os
 import re
@@ -189,7 +190,7 @@ def test_serve_prints_an_address_and_a_curl_that_work(alive: Home) -> None:
 
 def test_serve_on_a_free_port_in_place_of_an_idle_background_front(alive: Home) -> None:
     alive.run("run", "tiny", "hello", *QUICK)
-    server = Server(alive, "tiny", "--port", "0", "--json")
+    server = Server(alive, "tiny", "--port", "0", "--json", "--allowed-hosts", "box.lan, box")
     rest = server.process.stdout
     assert rest is not None
     lines = [server.banner, server.curl]
@@ -197,7 +198,11 @@ def test_serve_on_a_free_port_in_place_of_an_idle_background_front(alive: Home) 
         lines.append(rest.readline())
     document = json.loads("".join(lines))
     assert document["models"] == ["tiny"]
-    assert int(document["url"].rsplit(":", 1)[1].removesuffix("/v1")) > 0
+    for host, status in (("box.lan", 200), ("box", 200), ("evil.example", 403)):
+        connection = http.client.HTTPConnection("127.0.0.1", int(document["url"].rsplit(":", 1)[1].removesuffix("/v1")))
+        connection.request("GET", "/v1/models", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
     assert server.end(signal.SIGINT)[0] == 0
 
 

@@ -29,7 +29,7 @@ def ask(
     return asyncio.run(run())
 
 
-LOCAL = FrontConfig(**PATHS, port=8642, allowed_hosts=("box.lan",), allowed_origins=("https://ui.example",))
+LOCAL = FrontConfig(**PATHS, port=8642, allowed_hosts=("Box.lan:443", "[::2"), allowed_origins=("https://ui.example",))
 PUBLIC = FrontConfig(**PATHS, host="0.0.0.0", port=8642, api_key="secret")
 
 
