@@ -7,6 +7,7 @@ from pathlib import Path
 from engine.base.errors import NotFoundError, UnsupportedError
 from engine.files.checkpoint import Checkpoint
 from engine.files.gguf_checkpoint import is_gguf, open_gguf
+from engine.files.manifest import MANIFEST_NAME
 from engine.files.safetensors_folder import open_folder
 
 
@@ -15,6 +16,11 @@ def open_checkpoint(source: Path) -> Checkpoint:
 
     Errors: NotFoundError, UnsupportedError for another format, CorruptFileError for files that are not what they claim.
     """
+    if (source / MANIFEST_NAME).is_file():
+        raise UnsupportedError(
+            f"{source} is a converted model already.",
+            "Move or link it into the store to run it; freetoken doctor shows where that is.",
+        )
     if source.is_dir():
         return open_folder(source)
     if not source.exists():

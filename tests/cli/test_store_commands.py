@@ -62,6 +62,17 @@ def test_convert_into_a_folder_refuses_to_overwrite(home: Home, checkpoint: Path
     assert home.run("verify", "./out.ftw").returncode == 0
 
 
+def test_a_converted_model_is_no_checkpoint_but_runs_from_the_store(home: Home, converted: Path) -> None:
+    for args in (["pull", str(converted)], ["convert", str(converted), "again"], ["doctor", str(converted)]):
+        refused = home.run(*args)
+        assert refused.returncode == 1
+        assert "is a converted model already" in refused.stdout + refused.stderr
+    home.paths.store.mkdir()
+    (home.paths.store / "linked").symlink_to(converted)
+    assert home.run("list", "-q").stdout == "linked\n"
+    assert home.run("verify", "linked").returncode == 0
+
+
 def test_convert_into_the_store(home: Home, checkpoint: Path) -> None:
     done = home.run("convert", str(checkpoint), "--name", "mine", "--json")
     assert json.loads(done.stdout)["folder"] == str(home.paths.store / "mine")
