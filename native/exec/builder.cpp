@@ -1,7 +1,5 @@
 #include "exec/builder.h"
 
-#include <limits>
-
 #include "exec/record_layout.h"
 
 namespace freetoken {

@@ -84,6 +84,7 @@ public:
 private:
     const Attribute& attribute(const std::string& name) const;
     const Buffer& find(const std::string& name) const;
+    const WeightSpec& find_weight(const std::string& name) const;
 
     const OpSpec& spec_;
     const size_t index_;

@@ -26,6 +26,14 @@ const Buffer& OpReader::find(const std::string& name) const {
     }
 }
 
+const WeightSpec& OpReader::find_weight(const std::string& name) const {
+    try {
+        return builder.weight(name);
+    } catch (const ProgramError& error) {
+        fail(error.what());
+    }
+}
+
 const Buffer& OpReader::read(size_t i) const {
     require(i < spec_.reads.size(), "too few inputs");
     return find(spec_.reads[i]);
@@ -39,22 +47,18 @@ const Buffer& OpReader::write(size_t i) const {
 PackedMatrix OpReader::matrix(size_t i) const {
     require(i < spec_.weights.size(), "too few weights");
     const std::string& name = spec_.weights[i];
-    try {
-        const WeightSpec& weight = builder.weight(name);
-        require(!weight.vector, "the weight " + name + " is a vector");
-        require(weight.rows > 0 && weight.cols > 0, "the weight " + name + " is empty");
-        require(static_cast<int64_t>(weight.bytes) >= packed_bytes(weight.codec, weight.rows, weight.cols),
-                "the weight " + name + " is short");
-        return {weight.codec, weight.rows, weight.cols, weight.data};
-    } catch (const std::out_of_range& error) {
-        fail(error.what());
-    }
+    const WeightSpec& weight = find_weight(name);
+    require(!weight.vector, "the weight " + name + " is a vector");
+    require(weight.rows > 0 && valid_cols(weight.codec, weight.cols), "the weight " + name + " has no valid shape");
+    require(static_cast<int64_t>(weight.bytes) >= packed_bytes(weight.codec, weight.rows, weight.cols),
+            "the weight " + name + " is short");
+    return {weight.codec, weight.rows, weight.cols, weight.data};
 }
 
 const float* OpReader::vector(size_t i, int length) const {
     require(i < spec_.weights.size(), "too few weights");
     const std::string& name = spec_.weights[i];
-    const WeightSpec& weight = builder.weight(name);
+    const WeightSpec& weight = find_weight(name);
     require(weight.vector && weight.codec == Codec::f32, "the weight " + name + " is no vector");
     require(weight.cols == length, "the weight " + name + " has " + std::to_string(weight.cols) +
                                        " values instead of " + std::to_string(length));

@@ -45,6 +45,9 @@ RecordLayout record_layout(const std::vector<FieldSpec>& fields, size_t record_b
         if (field->present) throw ProgramError("experts have the field " + spec.name + " twice");
         if (spec.rows <= 0 || spec.cols <= 0 || spec.offset % kFieldAlignment != 0)
             throw ProgramError("the experts' field " + spec.name + " has no valid shape or place");
+        const bool bias = field == &layout.gate_bias || field == &layout.up_bias || field == &layout.down_bias;
+        if (spec.vector != bias || (bias && spec.codec != Codec::f32) || (!bias && !valid_cols(spec.codec, spec.cols)))
+            throw ProgramError("the experts' field " + spec.name + " is of the wrong kind");
         const bool pair = field == &layout.gate_up;
         const int64_t rows = pair ? 2 * kTileRows * tile_count(spec.rows) : spec.rows;
         *field = {true, spec.codec, static_cast<int>(rows), spec.cols, spec.offset};

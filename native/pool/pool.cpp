@@ -120,11 +120,10 @@ void Pool::run(Job& job) {
     job_ = &job;
     failure_ = nullptr;
     failed_.store(false, std::memory_order_relaxed);
-    done_.store(false, std::memory_order_relaxed);
     advance(0);
     while (true) {
         const uint32_t phase = phase_.load(std::memory_order_acquire);
-        if (done_.load(std::memory_order_acquire)) break;
+        if (phase == end_.load(std::memory_order_relaxed)) break;
         work(phase, 0);
         wait_while_equal(phase_, phase);
     }
@@ -165,10 +164,12 @@ void Pool::advance(int thread) noexcept {
         keep_failure();
         next = {};
     }
+    const uint32_t number = phase_.load(std::memory_order_relaxed) + 1;
+    // The end is a phase of its own, so that the caller cannot start another job before this thread has announced it.
     if (next.count == 0)
-        done_.store(true, std::memory_order_release);
+        end_.store(number, std::memory_order_relaxed);
     else
-        tasks_.start(phase_.load(std::memory_order_relaxed) + 1, next);
+        tasks_.start(number, next);
     // Sequentially consistent: notify_all must see every sleeper that has not seen this value.
     phase_.fetch_add(1, std::memory_order_seq_cst);
     phase_.notify_all();

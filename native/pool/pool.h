@@ -48,7 +48,7 @@ private:
     Job* job_ = nullptr;
     Tasks tasks_;
     alignas(64) std::atomic<uint32_t> phase_{0};  // number of the phase under way; waited for
-    std::atomic<bool> done_{true};
+    std::atomic<uint32_t> end_{0};                // number of the phase that says the job is done
     std::atomic<bool> stopping_{false};
     std::atomic<bool> failed_{false};
     std::mutex failure_mutex_;

@@ -79,6 +79,7 @@ FREETOKEN_TEST(experts_that_do_not_fit_are_refused_by_name) {
     expect("lies beyond its bank", [](TinyModel& m) { m.spec.banks[0].shards[1].bytes -= 4096; });
     expect("unknown field bias", [](TinyModel& m) { m.spec.banks[1].fields[4].name = "bias"; });
     expect("need down", [](TinyModel& m) { m.spec.banks[0].fields[1].name = "up"; });
+    expect("of the wrong kind", [](TinyModel& m) { m.spec.banks[0].fields[1].vector = true; });
     expect("beyond its record", [](TinyModel& m) { m.spec.banks[0].record_bytes = 4096; });
     expect("two banks hold", [](TinyModel& m) { m.spec.banks[1].layers = {0}; });
 }

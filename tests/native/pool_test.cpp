@@ -38,6 +38,17 @@ std::vector<int> unpinned(int threads) {
 
 }  // namespace
 
+// The thread that ends a job may be stopped before it has told so; the caller must not be in the next job by then.
+FREETOKEN_TEST(jobs_that_follow_each_other_at_once_do_not_get_into_each_others_way) {
+    Pool pool(unpinned(6));
+    std::atomic<int> ran{0};
+    for (int i = 0; i < 20'000; ++i) {
+        Listed job({{6, 1}}, [&](size_t, uint32_t) { ran.fetch_add(1, std::memory_order_relaxed); });
+        pool.run(job);
+    }
+    CHECK(ran == 6 * 20'000, "%d tasks ran", ran.load());
+}
+
 FREETOKEN_TEST(every_task_runs_once_and_phases_follow_each_other) {
     for (int threads = 1; threads <= 6; ++threads) {
         Pool pool(unpinned(threads));
