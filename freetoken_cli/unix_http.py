@@ -122,7 +122,11 @@ def error_of(content: bytes, status: int) -> FreetokenError:
     return cls(message.removesuffix(remedy).rstrip(), remedy)
 
 
-_BY_CODE = {"context_length_exceeded": errors.DoesNotFitError, "model_not_found": errors.NotFoundError}
+_BY_CODE = {
+    "context_length_exceeded": errors.ContextFullError,
+    "insufficient_memory": errors.NoRoomError,
+    "model_not_found": errors.NotFoundError,
+}
 _BY_STATUS = {
     400: errors.UsageError,
     404: errors.NotFoundError,

@@ -20,10 +20,11 @@ def _body(**members: object) -> bytes:
         (
             _body(type="invalid_request_error", code="context_length_exceeded", message="Long. Cut.", remedy="Cut."),
             400,
-            errors.DoesNotFitError,
+            errors.ContextFullError,
             "Long.",
             "Cut.",
         ),
+        (_body(type="server_error", code="insufficient_memory", message="Full."), 503, errors.NoRoomError, "Full.", ""),
         (_body(type="invalid_request_error", message="Bad."), 400, errors.UsageError, "Bad.", ""),
         (_body(type="invalid_request_error", message="Huge."), 413, errors.DoesNotFitError, "Huge.", ""),
         (_body(type="server_error", message="Broken."), 500, errors.FreetokenError, "Broken.", ""),
