@@ -51,6 +51,7 @@ def test_a_models_own_settings_are_held_to_the_same_bounds(name: str, tmp_path: 
 
 def test_a_request_beats_the_model_and_the_model_the_standard(tmp_path: Path) -> None:
     assert read_defaults(tmp_path) == {}
+    assert read_defaults(write(tmp_path, top_k=50.0)) == {"top_k": 50}
     defaults = read_defaults(write(tmp_path, temperature=0.6, top_k=-1, top_p=None, frequency_penalty=1))
     assert defaults == {"temperature": 0.6, "top_k": -1}
     assert completion().sampling(0, {}, 5) == Sampling(seed=5)
