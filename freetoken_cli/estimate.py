@@ -14,12 +14,12 @@ from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
 from engine.files.ftw import Ftw, open_model
 from engine.files.store import Store
-from engine.measure.bench import StepBytes, step_bytes
 from engine.measure.native_meter import this_machine
 from engine.measure.profile import Rate, load_profile
 from engine.memory.budget import plan_context
 from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
+from engine.program.step_bytes import StepBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.loading import RESERVED_BYTES, free_memory, model_bytes
 from freetoken_cli.folders import model_folder

@@ -64,6 +64,7 @@ class Tally:
     first_token: float | None = None
     prompt_seconds: float = 0.0
     decode_seconds: float = 0.0
+    decode_bytes: int = 0  # weights read in decode_seconds
     decoded: int = 0  # tokens after the first of each choice, which decode_seconds is the time of
 
     def add(self, job: Job, cached: int, generated: int, prompt_seconds: float, decode_seconds: float) -> None:
@@ -86,7 +87,7 @@ class Tally:
         }
 
     def statistics(self) -> dict[str, float | int]:
-        """Ours beside it, in seconds and tokens a second; what is not known is absent."""
+        """Ours beside it, in seconds, tokens a second and GB/s of weights; what is not known is absent."""
         known: dict[str, float | int | None] = {
             "prompt_tokens": self.prompt_tokens,
             "prompt_rate": _rate(self.prompt_tokens - self.cached_tokens, self.prompt_seconds),
@@ -94,6 +95,7 @@ class Tally:
             "generated_tokens": self.generated,
             "generated_rate": _rate(self.decoded, self.decode_seconds),
             "first_token": self.first_token,
+            "memory": self.decode_bytes / self.decode_seconds / 1e9 if self.decode_bytes else None,
         }
         return {name: value for name, value in known.items() if value is not None}
 
@@ -176,4 +178,5 @@ async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> As
                     held.clear()
             elif isinstance(message, Done):
                 tally.add(job, message.cached_tokens, message.generated, message.prompt_seconds, message.decode_seconds)
+                tally.decode_bytes += message.decode_bytes
                 yield Piece(job.index, stream.finish(), tuple(held), message.reason)

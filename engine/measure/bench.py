@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
-from engine.files.ftw import Ftw, open_model
+from engine.files.ftw import open_model
 from engine.measure.native_meter import NativeMeter
 from engine.measure.profile import Rate
 from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lower import lower
+from engine.program.step_bytes import StepBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.loading import load_model
 from engine.worker.protocol import WorkerConfig
@@ -58,42 +59,6 @@ class BenchPlan:
     def context(self) -> int:
         """Tokens of context that the largest measurement needs."""
         return max([*self.prompts, *(depth + self.decode_tokens for depth in self.depths)])
-
-
-@dataclass(frozen=True)
-class StepBytes:
-    """Bytes that one decoded token reads: dense weights, its experts' records, and keys and values by depth."""
-
-    dense: int
-    experts: int
-    kv: Callable[[int], int] = field(compare=False)
-
-    def total(self, depth: int) -> int:
-        """All bytes of a token that is decoded after `depth` others."""
-        return self.dense + self.experts + self.kv(depth)
-
-
-def step_bytes(program: Program, ftw: Ftw, kv_value_bytes: int) -> StepBytes:
-    """What a step of one token must read. An embedding counts as one row, a matrix used twice counts twice."""
-    dense = 0
-    for op in program.ops:
-        for name in filter(None, op.weights):
-            tensor = ftw.dense[name]
-            dense += tensor.data.nbytes // (tensor.rows if op.kind == "embed" else 1)
-    records = {layer: bank.record_bytes for bank in ftw.banks for layer in bank.layers}
-    experts = 0
-    per_position: list[tuple[int, int]] = []  # bytes a position, positions a window holds (0: all)
-    for op in program.ops:
-        if op.kind == "experts":
-            experts += program.buffers[op.reads[1]].width * records[int(op.attrs["layer"])]
-        elif op.kind == "attention":
-            cache = program.caches[int(op.attrs["cache"])]
-            per_position.append((cache.bytes_per_token(kv_value_bytes), int(op.attrs["window"])))
-
-    def kv(depth: int) -> int:
-        return sum(size * (min(depth, window) if window else depth) for size, window in per_position)
-
-    return StepBytes(dense, experts, kv)
 
 
 @dataclass(frozen=True)

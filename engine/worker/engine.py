@@ -48,6 +48,7 @@ class LoadedModel:
     threads: int
     model_bytes: int
     load_seconds: float
+    dense_step_bytes: int  # of the weights that every step reads
     available: Callable[[], int]  # bytes of memory that are free now
     context_border: int | None = None  # a context on its other side takes another program
     notes: tuple[str, ...] = ()
@@ -67,6 +68,8 @@ class Engine:
         self._clock = clock
         self._scheduler = Scheduler(ContextMemory(model.plan.pages), model.plan.context, policy)
         self._samplers: dict[Request, Sampler] = {}
+        self._read_bytes = 0  # weights read by all steps
+        self._expert_bytes = 0.0  # the executor's count of those of experts
         self._totals = dict.fromkeys(
             ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "steps", "step_seconds"), 0.0
         )
@@ -124,12 +127,18 @@ class Engine:
         completing = [run.request for run in runs if run.completes]
         now = self._clock()
         self._scheduler.complete(runs, now - began)
+        self._count_reading()
         self._totals["steps"] += 1
         self._totals["step_seconds"] += now - began
         out: list[Message] = [_progress(run.request) for run in runs if run.request.generated == 0]
         for request, row in zip(completing, logits, strict=True):
             out += self._choose(request, row, now)
         return out
+
+    def _count_reading(self) -> None:
+        expert_bytes = self._executor.counters()["expert_bytes"]
+        self._read_bytes += self._model.dense_step_bytes + int(expert_bytes - self._expert_bytes)
+        self._expert_bytes = expert_bytes
 
     def _generate(self, message: Generate) -> list[Message]:
         if not message.prompt:
@@ -164,6 +173,7 @@ class Engine:
             return self._fail([request], error)
         if request.first_token is None:
             request.first_token = now
+            request.read_bytes_before = self._read_bytes
             self._totals["prompt_tokens"] += request.prompt_tokens
             self._totals["cached_tokens"] += request.cached_tokens
         self._totals["generated_tokens"] += 1
@@ -174,7 +184,7 @@ class Engine:
             out.append(Tokens(request.number, (choice.token,), logprobs))
         if finish is not None:
             self._drop(request)
-            out.append(_done(request, finish, now))
+            out.append(_done(request, finish, now, self._read_bytes))
         return out
 
     def _fail(self, requests: list[Request], error: Exception) -> list[Message]:
@@ -286,7 +296,7 @@ def _progress(request: Request) -> Progress:
     return Progress(request.number, request.computed, request.cached_tokens, request.prompt_tokens)
 
 
-def _done(request: Request, reason: str, now: float) -> Done:
+def _done(request: Request, reason: str, now: float, read_bytes: int) -> Done:
     assert request.started is not None
     assert request.first_token is not None
     return Done(
@@ -298,4 +308,5 @@ def _done(request: Request, reason: str, now: float) -> Done:
         queue_seconds=request.started - request.arrived,
         prompt_seconds=request.first_token - request.started,
         decode_seconds=now - request.first_token,
+        decode_bytes=read_bytes - request.read_bytes_before,
     )

@@ -12,9 +12,10 @@ from engine.base.units import format_size
 from engine.files.ftw import Ftw, open_model
 from engine.memory.budget import plan_context
 from engine.memory.pages import PAGE_TOKENS
-from engine.program.ir import KV_DTYPE
+from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
+from engine.program.step_bytes import step_bytes
 from engine.spec.rope import LongScaling
 from engine.spec.schema import Spec
 from engine.worker.engine import LoadedModel
@@ -37,8 +38,9 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         context=config.context,
         kv=config.kv,
     )
+    program = lower(spec, plan.context)
     executor = NativeExecutor(
-        lower(spec, plan.context),
+        program,
         model.dense,
         model.banks,
         threads=config.threads,
@@ -59,6 +61,7 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         threads=executor.threads,
         model_bytes=size,
         load_seconds=time.monotonic() - began,
+        dense_step_bytes=step_bytes(program, model, KV_VALUE_BYTES).dense,
         available=free_memory,
         notes=(*experts_notes("cpu", config.experts), *_size_notes(size)),
     )

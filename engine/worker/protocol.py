@@ -15,7 +15,7 @@ from engine.base.errors import FreetokenError
 from engine.base.sampling import PARAMETERS
 from engine.base.units import KvBudget
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -175,7 +175,10 @@ class Tokens(Message):
 
 @dataclass(frozen=True)
 class Done(Message):
-    """An answer is complete. `reason` is stop (a stop id) or length. `generated` counts a stop id too."""
+    """An answer is complete. `reason` is stop (a stop id) or length. `generated` counts a stop id too.
+
+    `decode_bytes` are the weights read while it was decoded, for all requests of those steps together.
+    """
 
     kind: ClassVar[str] = "done"
     request: int
@@ -186,6 +189,7 @@ class Done(Message):
     queue_seconds: float
     prompt_seconds: float
     decode_seconds: float
+    decode_bytes: int
 
 
 @dataclass(frozen=True)

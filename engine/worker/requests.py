@@ -29,6 +29,7 @@ class Request:
     read: int = 0  # prompt tokens that were computed for this request, those after a preemption again
     started: float | None = None  # its first step
     first_token: float | None = None
+    read_bytes_before: int = 0  # weights that the worker had read by then
     served: int = 0  # number of the step in which its prompt was read last
 
     @property

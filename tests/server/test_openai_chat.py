@@ -75,6 +75,7 @@ def test_usage_comes_last_where_it_was_asked_for(front: RunningFront) -> None:
     assert statistics["generated_tokens"] == 5
     assert statistics["prompt_rate"] > 0
     assert 0 < statistics["first_token"] < 10
+    assert statistics["memory"] > 0
 
 
 def test_an_end_token_stops_and_is_no_text(front: RunningFront, greedy: Greedy) -> None:

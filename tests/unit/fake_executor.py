@@ -97,7 +97,7 @@ class FakeExecutor:
         raise NotImplementedError("a fake has no layers")
 
     def counters(self) -> Mapping[str, float]:
-        return {"steps": float(len(self.batches))}
+        return {"steps": float(len(self.batches)), "expert_bytes": 300.0 * len(self.batches)}
 
 
 def fake_model(
@@ -121,5 +121,6 @@ def fake_model(
         threads=1,
         model_bytes=12345,
         load_seconds=0.0,
+        dense_step_bytes=1000,
         available=lambda: 1 << 30,
     )

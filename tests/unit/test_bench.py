@@ -13,9 +13,10 @@ import pytest
 from engine.base.errors import UsageError
 from engine.files.ftw import Tensor
 from engine.measure import bench as bench_module
-from engine.measure.bench import BenchPlan, run_bench, step_bytes
+from engine.measure.bench import BenchPlan, run_bench
 from engine.program.executor import Batch, Floats
 from engine.program.ir import Buffer, Cache, Op, Program
+from engine.program.step_bytes import step_bytes
 
 PROGRAM = Program(
     buffers={"x": Buffer(64), "ids": Buffer(4, dtype="i32"), "w": Buffer(4), "logits": Buffer(100, domain="row")},

@@ -93,6 +93,13 @@ def test_one_request_gets_exactly_its_tokens() -> None:
     assert (done.reason, done.prompt_tokens, done.generated, done.cached_tokens) == ("length", 3, 9, 0)
 
 
+def test_an_answer_tells_what_its_decoding_read() -> None:
+    front = Front(Engine(fake_model()))
+    front.generate(1, [15, 16, 17], 4)
+    front.run()
+    assert front.done[1].decode_bytes == 3 * (1000 + 300)  # the first token comes with the prompt
+
+
 def test_a_stop_id_ends_the_answer_and_is_not_told() -> None:
     front, _ = make()
     expected = answer([10, 11, 12], 9)
