@@ -103,4 +103,14 @@ struct Driver {
     }
 };
 
+// Runs the one of `Kernels` that is for the matrix's codec.
+template <class... Kernels>
+void gemm_by_codec(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
+                   size_t ldy) {
+    const auto run_if = [&]<class Kernel>() {
+        if (m.codec == Kernel::kCodec) Driver<Kernel>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+    };
+    (run_if.template operator()<Kernels>(), ...);
+}
+
 }  // namespace freetoken

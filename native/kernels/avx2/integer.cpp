@@ -150,7 +150,8 @@ struct Q80 {
 template <class Format>
 struct IntegerKernel {
     static constexpr int kGroup = 4;
-    static constexpr CodecInfo kInfo = codec_info(Format::kCodec);
+    static constexpr Codec kCodec = Format::kCodec;
+    static constexpr CodecInfo kInfo = codec_info(kCodec);
 
     template <int T>
     [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes,
@@ -218,20 +219,8 @@ struct IntegerKernel {
 
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
-    switch (m.codec) {
-        case Codec::q8_0:
-            return Driver<IntegerKernel<Q80>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::q4_0:
-            return Driver<IntegerKernel<Q40>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::q4_1:
-            return Driver<IntegerKernel<Q41>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::mxfp4:
-            return Driver<IntegerKernel<Mxfp4>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::f32:
-        case Codec::f16:
-        case Codec::bf16:
-            break;
-    }
+    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Mxfp4>>(
+        m, tile_begin, tile_end, x, tokens, y, ldy);
 }
 
 }  // namespace freetoken::avx2

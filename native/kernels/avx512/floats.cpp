@@ -16,6 +16,7 @@ __m512 load_column(const uint8_t* p) {
 
 template <Codec C>
 struct FloatKernel {
+    static constexpr Codec kCodec = C;
     static constexpr Fetch kFetch = C == Codec::f32 ? Fetch::near : Fetch::far;
     static constexpr int kGroup = 6;  // 24 accumulators
     static constexpr int kColumnBytes = codec_info(C).code_bytes * kTileRows;
@@ -63,19 +64,8 @@ struct FloatKernel {
 
 void float_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                 size_t ldy) {
-    switch (m.codec) {
-        case Codec::f32:
-            return Driver<FloatKernel<Codec::f32>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::f16:
-            return Driver<FloatKernel<Codec::f16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::bf16:
-            return Driver<FloatKernel<Codec::bf16>>::gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-        case Codec::q8_0:
-        case Codec::q4_0:
-        case Codec::q4_1:
-        case Codec::mxfp4:
-            break;
-    }
+    gemm_by_codec<FloatKernel<Codec::f32>, FloatKernel<Codec::f16>, FloatKernel<Codec::bf16>>(m, tile_begin, tile_end,
+                                                                                              x, tokens, y, ldy);
 }
 
 }  // namespace freetoken::avx512
