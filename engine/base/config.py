@@ -22,6 +22,7 @@ from engine.base.units import (
     parse_tokens,
 )
 
+ISA_VARIABLE = "FREETOKEN_ISA"  # scalar, avx2 or avx512, for tests: results are the same bits with each
 DEVICES = ("auto", "cpu", "cuda", "sim")
 _PLANNED = {"cuda": "NVIDIA GPUs", "sim": "a simulated GPU"}
 DEFAULT_HOST = "127.0.0.1"

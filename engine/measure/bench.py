@@ -101,6 +101,7 @@ def bench_model(
     plan: BenchPlan,
     threads: int | None = None,
     progress: Progress = silent,
+    isa: str = "",
 ) -> dict[str, Any]:
     """Load the FTW folder in this process, as a worker does, and measure it: plain data with stable keys and a version.
 
@@ -114,7 +115,7 @@ def bench_model(
             f"The plan needs {plan.context} tokens of context; the model has {spec.context_length}.",
             "Choose smaller --depths or --prompts.",
         )
-    loaded = load_model(WorkerConfig(str(folder), threads=threads, kv=KvBudget(tokens=plan.context)))
+    loaded = load_model(WorkerConfig(str(folder), threads=threads, isa=isa, kv=KvBudget(tokens=plan.context)))
     program = lower(spec)
     _, available = read_memory()
     meter = NativeMeter(available, loaded.isa)

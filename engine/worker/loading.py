@@ -44,6 +44,7 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         model.dense,
         model.banks,
         threads=config.threads,
+        isa=config.isa,
         kv_dtype=KV_DTYPE,
         page_tokens=PAGE_TOKENS,
         kv_pages=plan.pages,

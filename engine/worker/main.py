@@ -8,7 +8,9 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
+from engine.base.config import ISA_VARIABLE
 from engine.base.errors import FreetokenError
 from engine.worker.engine import Engine, LoadedModel
 from engine.worker.link import Closed, Link, die_with_parent
@@ -19,7 +21,7 @@ Loader = Callable[[WorkerConfig], LoadedModel]
 
 def main(arguments: list[str], load: Loader) -> int:
     """Run a worker whose link is its standard input. `arguments` holds the configuration; `load` opens the model."""
-    config = WorkerConfig.from_json(arguments[0])
+    config = replace(WorkerConfig.from_json(arguments[0]), isa=os.environ.get(ISA_VARIABLE, ""))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the front decides what it means
     die_with_parent(config.parent)
     link = Link(socket.socket(fileno=os.dup(LINK_FD)))

@@ -36,6 +36,7 @@ class WorkerConfig:
     context: int | None = None
     kv: KvBudget | None = None
     experts: str | None = None
+    isa: str = ""  # of the kernels; "" takes the fastest
     parent: int = 0  # process id of the front; 0: do not watch it
 
     def to_json(self) -> str:

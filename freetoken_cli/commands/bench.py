@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 
+from engine.base.config import ISA_VARIABLE
 from engine.base.errors import UsageError
 from engine.base.units import format_duration, format_size, parse_tokens
 from engine.files.store import Store
@@ -72,7 +74,8 @@ def command(
     if health(paths.socket) is not None:
         output.note("A background server runs; what it computes meanwhile slows this down.")
     with output.phase(f"Measuring {folder.name}", sizes=False) as progress:
-        result = bench_model(folder, plan, config.threads, progress)
+        isa = os.environ.get(ISA_VARIABLE, "")
+        result = bench_model(folder, plan, config.threads, progress, isa)
     if json:
         output.document(result)
         return

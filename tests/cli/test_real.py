@@ -249,6 +249,18 @@ def test_a_killed_front_leaves_nothing_and_the_next_one_starts(alive: Home) -> N
     assert alive.run("run", "tiny", "hello", *QUICK).returncode == 0
 
 
+def test_a_variable_picks_the_kernels_and_changes_no_word(alive: Home) -> None:
+    answers = set()
+    for isa in ("scalar", ""):
+        answers.add(alive.run("run", "tiny", "hello", *QUICK, FREETOKEN_ISA=isa).stdout)
+        alive.run("stop", "--all")
+    assert len(answers) == 1
+    assert answers != {""}
+    refused = alive.run("run", "tiny", "hello", *QUICK, FREETOKEN_ISA="mmx")
+    assert refused.returncode == 1
+    assert "mmx" in refused.stderr
+
+
 def test_bench_and_probe_print_and_write(alive: Home) -> None:
     plan = ("--prompts", "16", "--depths", "0,32", "--decode-tokens", "4", "--repeat", "2")
     result = json.loads(alive.run("bench", "tiny", *plan, "--json").stdout)
