@@ -26,7 +26,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
     no_color: NoColor = False,
 ) -> None:
-    """Run Mixture-of-Experts models that are larger than the GPU, from the terminal."""
+    """Run Mixture-of-Experts models on your own machine, from the terminal."""
     if version:
         sys.stdout.write(f"freetoken {__version__}\n")
         raise typer.Exit

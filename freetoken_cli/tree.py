@@ -60,7 +60,7 @@ ALIASES = {
 }  # fmt: skip
 
 EXAMPLES: tuple[Example, ...] = (
-    ("freetoken run demo", "talk to a small model that comes with no download site"),
+    ("freetoken run demo", "talk to a small model, which is fetched the first time"),
     ('git diff | freetoken run demo "Write a commit message"', "use it in a pipe"),
     ("freetoken serve demo", "an OpenAI-compatible server on this machine"),
 )
@@ -119,7 +119,7 @@ def short_help(examples: Sequence[Example] = EXAMPLES) -> str:
     verbs = ", ".join(verb.name for verb in VERBS)
     return "\n".join(
         [
-            "freetoken runs Mixture-of-Experts models that are larger than the GPU.",
+            "freetoken runs Mixture-of-Experts models on your own machine.",
             "",
             "Examples:",
             *lines,

@@ -24,7 +24,10 @@ def open_checkpoint(source: Path) -> Checkpoint:
     if source.is_dir():
         return open_folder(source)
     if not source.exists():
-        raise NotFoundError(f"{source} is not there.", "Name a folder of safetensors or a .gguf file.")
+        raise NotFoundError(
+            f"{source} is not there.",
+            "Name a folder of safetensors or a .gguf file here; fetching from sites comes later.",
+        )
     if is_gguf(source):
         return open_gguf(source)
     raise UnsupportedError(

@@ -18,7 +18,7 @@ EXAMPLES = (
 
 
 def command(models: Models, yes: Yes = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
-    """Remove models from the store, and print the name of each."""
+    """Remove models that are not loaded from the store, and print the name of each."""
     output = Output.create(quiet=quiet, no_color=no_color)
     paths = options.paths()
     store = Store(paths.store)
