@@ -16,13 +16,13 @@ def print_answer(
 
     `said` collects the pieces, thinking left out, so that an interrupted caller still has what came.
     """
-    statistics = Statistics()
+    finished = Finished("stop", Statistics())
     thought = ""
     try:
         with closing(chat.answer(messages, sampling, think)) as answer:
             for item in answer:
                 if isinstance(item, Finished):
-                    statistics = item.statistics
+                    finished = item
                 elif item.thinking:
                     output.aside(item.text)
                     thought = item.text or thought
@@ -35,7 +35,9 @@ def print_answer(
     finally:
         if said and not said[-1].endswith("\n"):
             output.text("\n")
-    return statistics
+    if finished.reason == "length":
+        output.note("The answer was cut off: it reached --max-tokens or the end of the context.")
+    return finished.statistics
 
 
 def print_statistics(statistics: Statistics, output: Output) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from engine.base.errors import NotFoundError, UsageError
 from engine.base.paths import Paths
+from engine.files.manifest import MANIFEST_NAME
 from engine.files.store import Store
 from freetoken_cli.helppage import did_you_mean
 from freetoken_cli.output import Output
@@ -30,7 +32,10 @@ def ensure_model(paths: Paths, name: str, output: Output) -> str:
         store.get(name)
         return name
     except UsageError as error:
-        raise UsageError(error.message, f"To use a checkpoint, take it in first: freetoken pull {name}") from None
+        remedy = f"To use a checkpoint, take it in first: freetoken pull {name}"
+        if (Path(name) / MANIFEST_NAME).exists():
+            remedy = f"It is a converted model: move or link it into {paths.store}"
+        raise UsageError(error.message, remedy) from None
     except NotFoundError as missing:
         from engine.files.catalogue import read_catalogue
         from freetoken_cli.pulling import pull_into_store

@@ -130,7 +130,12 @@ def _think(session: Session, words: list[str]) -> None:
     if len(words) > 1 or word not in choices:
         raise UsageError("/think takes on, off or auto.")
     session.think = choices[word]
-    say(session, f"Thinking is {word}." if word != "auto" else "Thinking is up to the model.")
+    said = {
+        "on": "Thinking is on, if the model can.",
+        "off": "Thinking is off.",
+        "auto": "Thinking is up to the model.",
+    }
+    say(session, said[word])
 
 
 def _help(session: Session, words: list[str]) -> None:

@@ -155,7 +155,8 @@ class Handler(BaseHTTPRequestHandler):
         else:
             for word in asked.split(" "):
                 self._delta(content=word.upper() + " ")
-        self._event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        reason = "length" if asked == "cut" else "stop"
+        self._event({"choices": [{"delta": {}, "finish_reason": reason}]})
         self._event({"choices": [], "usage": {}, "statistics": STATISTICS})
         self.wfile.write(b"data: [DONE]\n\n")
 

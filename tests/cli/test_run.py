@@ -127,6 +127,22 @@ def test_verbose_prints_statistics_to_stderr(home: Home, ready: FakeFront) -> No
         assert line in done.stderr.splitlines()
 
 
+def test_an_answer_that_is_cut_off_says_so_beside_the_result(home: Home, ready: FakeFront) -> None:
+    cut = home.run("run", "demo", "cut")
+    assert (cut.returncode, cut.stdout) == (0, "CUT \n")
+    assert "cut off" in cut.stderr
+    assert "cut off" not in home.run("run", "demo", "whole").stderr
+
+
+def test_a_converted_model_by_its_path_is_told_where_it_belongs(home: Home) -> None:
+    folder = home.folder / "own.ftw"
+    folder.mkdir()
+    (folder / "ftw.json").write_text("{}")
+    done = home.run("run", str(folder), "hi")
+    assert done.returncode == 2
+    assert f"into {home.paths.store}" in done.stderr
+
+
 def test_thinking_is_not_the_answer(home: Home, ready: FakeFront) -> None:
     done = home.run("run", "demo", "think")
     assert done.stdout == "THINK \n"
