@@ -124,10 +124,6 @@ class Text:
         skipped = self._vocabulary.special_ids if skip_special else frozenset[int]()
         return Stream(self._vocabulary.decoding.decoder(), stop, skipped)
 
-    def token_text(self, token: int) -> str:
-        """The text of one token in the middle of a text; U+FFFD stands for parts of characters."""
-        return self.token_bytes(token).decode("utf-8", "replace")
-
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token in the middle of a text."""
         return self._vocabulary.decoding.token_bytes(token)

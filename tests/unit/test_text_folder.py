@@ -34,7 +34,7 @@ def put(folder: Path, name: str, **values: Any) -> None:
 
 def ends(folder: Path) -> set[str]:
     text = Text.load(folder)
-    return {text.token_text(token) for token in text.eos_ids}
+    return {text.token_bytes(token).decode() for token in text.eos_ids}
 
 
 def test_every_end_token(folder: Path) -> None:
