@@ -18,6 +18,7 @@ from engine.files.upcycle import Upcycle
 FILE_NAME = "models.toml"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}", re.ASCII)
 _LARGEST = 1 << 50
 
 
@@ -33,6 +34,21 @@ class PackageFile:
 
 
 @dataclass(frozen=True)
+class HubRepo:
+    """A checkpoint on the Hugging Face Hub: `owner/name` at a revision (a branch, a tag or a commit).
+
+    `file` is the one GGUF file to take (of a split one its first part); None takes the safetensors of the repository.
+    """
+
+    repo: str
+    revision: str = "main"
+    file: str | None = None
+
+
+Source = PackageFile | HubRepo
+
+
+@dataclass(frozen=True)
 class Model:
     """One entry. `size` is about what the converted model takes on disk, in bytes."""
 
@@ -42,7 +58,7 @@ class Model:
     parameters: int
     active_parameters: int
     size: int
-    source: PackageFile
+    source: Source
     upcycle: Upcycle | None
     sampling: Mapping[str, float]
 
@@ -73,6 +89,11 @@ def find_model(catalogue: Mapping[str, Model], name: str) -> Model:
     raise NotFoundError(f"There is no model {name!r} to pull.", hint)
 
 
+def is_hub_id(text: str) -> bool:
+    """Whether `text` is `owner/name` as the Hugging Face Hub allows it."""
+    return bool(_HUB_ID.fullmatch(text)) and "--" not in text and ".." not in text
+
+
 def _model(name: str, entry: Table) -> Model:
     upcycle = entry.table("upcycle") if "upcycle" in entry else None
     return Model(
@@ -88,9 +109,23 @@ def _model(name: str, entry: Table) -> Model:
     )
 
 
-def _source(table: Table) -> PackageFile:
-    if table.text("kind") != "pypi":
-        raise CorruptFileError(f"{table.where}: the kind {table.text('kind')!a:.40} is not known.")
+def _source(table: Table) -> Source:
+    kind = table.text("kind")
+    if kind == "pypi":
+        return _package_file(table)
+    if kind == "huggingface":
+        return _hub_repo(table)
+    raise CorruptFileError(f"{table.where}: the kind {kind!a:.40} is not known.")
+
+
+def _hub_repo(table: Table) -> HubRepo:
+    repo = table.text("repo")
+    if not is_hub_id(repo):
+        raise CorruptFileError(f"{table.where}: repo {repo!a:.120} is not of the form owner/name.")
+    return HubRepo(repo, table.text("revision"), table.text("file") if "file" in table else None)
+
+
+def _package_file(table: Table) -> PackageFile:
     sha256 = table.text("sha256")
     if not _SHA256.fullmatch(sha256):
         raise CorruptFileError(f"{table.where}: sha256 is not 64 hexadecimal digits.")
