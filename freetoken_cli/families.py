@@ -52,7 +52,7 @@ def examine(source: Path, paths: Paths) -> list[Finding]:
 
 def _files(checkpoint: Checkpoint) -> list[Finding]:
     size = sum(file.size for file in checkpoint.files)
-    codecs = Counter(tensor.codec for tensor in checkpoint.tensors.values())
+    codecs = Counter(tensor.form for tensor in checkpoint.tensors.values())
     unknown = sorted(codec for codec in codecs if codec not in CODECS)
     files = f"{len(checkpoint.files)} file{'s' if len(checkpoint.files) != 1 else ''}"
     counts = ", ".join(f"{count} {codec}" for codec, count in codecs.most_common())

@@ -27,26 +27,26 @@ class Gather:
         self._tensors = tensors
         self._kept: tuple[tuple[str, int], Bytes] | None = None
 
-    def codec(self, matrix: Matrix) -> str:
-        """The codec that all pieces of a matrix share. Raises UnsupportedError for mixed or unknown codecs."""
-        codecs = {self._tensors[piece.tensor].codec for piece in matrix.pieces}
-        if len(codecs) != 1:
-            raise UnsupportedError(f"{matrix.name} would be made of tensors in {' and '.join(sorted(codecs))}.")
-        codec = codecs.pop()
-        if codec not in CODECS:
+    def form(self, matrix: Matrix) -> str:
+        """The form that all pieces of a matrix share. Raises UnsupportedError for mixed or unknown forms."""
+        forms = {self._tensors[piece.tensor].form for piece in matrix.pieces}
+        if len(forms) != 1:
+            raise UnsupportedError(f"{matrix.name} would be made of tensors in {' and '.join(sorted(forms))}.")
+        form = forms.pop()
+        if form not in CODECS:
             raise UnsupportedError(
-                f"The tensor {matrix.pieces[0].tensor} is in {codec}, which this release does not convert.",
+                f"The tensor {matrix.pieces[0].tensor} is in {form}, which this release does not convert.",
                 f"Use a checkpoint in {', '.join(CODECS)}.",
             )
-        return codec
+        return form
 
     def check_vector(self, vector: Vector) -> None:
         """Raises UnsupportedError unless all pieces of a vector hold plain values."""
         for piece in vector.pieces:
-            codec = self._tensors[piece.tensor].codec
-            if codec not in _VALUE_TYPES:
+            form = self._tensors[piece.tensor].form
+            if form not in _VALUE_TYPES:
                 raise UnsupportedError(
-                    f"The tensor {piece.tensor} is in {codec}; a vector has to be in {', '.join(_VALUE_TYPES)}."
+                    f"The tensor {piece.tensor} is in {form}; a vector has to be in {', '.join(_VALUE_TYPES)}."
                 )
 
     def rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
@@ -66,9 +66,9 @@ class Gather:
         parts = []
         for piece in vector.pieces:
             tensor = self._tensor(piece)
-            raw = tensor.read(0, 1).reshape(-1).view(_VALUE_TYPES[tensor.codec])
+            raw = tensor.read(0, 1).reshape(-1).view(_VALUE_TYPES[tensor.form])
             values = raw[_slice(piece.start, piece.stop, piece.step, len(raw))]
-            parts.append(_bf16_values(values) if tensor.codec == "bf16" else values.astype(np.float32))
+            parts.append(_bf16_values(values) if tensor.form == "bf16" else values.astype(np.float32))
         return np.concatenate(parts)
 
     def _tensor(self, piece: Piece) -> SourceTensor:
@@ -96,7 +96,7 @@ class Gather:
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # not two at once
             self._kept = (key, tensor.read(0, math.prod(tensor.shape[:-1])))
-        word = np.dtype(f"<u{CODECS[tensor.codec].block_bytes}")
+        word = np.dtype(f"<u{CODECS[tensor.form].block_bytes}")
         return self._kept[1].view(word)
 
 

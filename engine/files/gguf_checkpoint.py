@@ -104,7 +104,7 @@ def _file_tensors(headers: list[GgufHeader], files: list[SourceFile]) -> dict[st
             if tensor.name in tensors:
                 first = tensors[tensor.name].file.path
                 raise CorruptFileError(f"{first} and {file.path.name} both hold the tensor {tensor.name!a:.120}.")
-            tensors[tensor.name] = FileTensor(file, tensor.start, tensor.codec, tensor.shape)
+            tensors[tensor.name] = FileTensor(file, tensor.start, tensor.form, tensor.shape)
     return tensors
 
 
@@ -191,12 +191,12 @@ def _stack(raw: Mapping[str, FileTensor], names: list[str], path: Path) -> Sourc
     parts = tuple(raw[name] for name in names)
     first = parts[0]
     for name, part in zip(names, parts, strict=True):
-        if len(part.shape) != 3 or (part.codec, part.shape[0], part.shape[2]) != (
-            first.codec,
+        if len(part.shape) != 3 or (part.form, part.shape[0], part.shape[2]) != (
+            first.form,
             first.shape[0],
             first.shape[2],
         ):
             raise UnsupportedError(
-                f"{path}: the tensor {name} does not fit {names[0]}: {part.codec} {list(part.shape)}."
+                f"{path}: the tensor {name} does not fit {names[0]}: {part.form} {list(part.shape)}."
             )
     return StackedTensor(parts)

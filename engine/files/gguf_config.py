@@ -105,8 +105,8 @@ def _llama3_scaling(tensor: FileTensor, config: Mapping[str, Any], path: Path) -
 
     Source of the formula: "llama3" in transformers' modeling_rope_utils.
     """
-    if tensor.codec != "f32" or tensor.shape != (config["head_dim"] // 2,):
-        raise CorruptFileError(f"{path}: {ROPE_FACTORS} is {tensor.codec} {list(tensor.shape)}.")
+    if tensor.form != "f32" or tensor.shape != (config["head_dim"] // 2,):
+        raise CorruptFileError(f"{path}: {ROPE_FACTORS} is {tensor.form} {list(tensor.shape)}.")
     factors = tensor.read(0, 1).view(np.float32)[0]
     factor = float(factors.max())
     frequencies = config["rope_theta"] ** -(np.arange(len(factors)) * 2 / config["head_dim"])

@@ -54,7 +54,7 @@ class GgufTensor:
     """A tensor: `shape` is row-major (the reverse of what the file lists), `start` its first byte in the file."""
 
     name: str
-    codec: str
+    form: str
     shape: tuple[int, ...]
     start: int
 
@@ -71,7 +71,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     """Reads the header of the GGUF file at `path`.
 
     Errors: CorruptFileError for a file that is cut or contradicts itself, UnsupportedError for another version or byte
-    order; both name the file. A tensor of a type that conversion does not know keeps ggml's name of it as its codec.
+    order; both name the file. A tensor of a type that conversion does not know keeps ggml's name of it as its form.
     """
     with os.fdopen(open_regular(path), "rb", buffering=1 << 20) as file:
         cursor = _Cursor(file, os.fstat(file.fileno()).st_size, path)
@@ -211,7 +211,7 @@ def _placed(listed: list[GgufTensor], data_start: int, cursor: _Cursor) -> tuple
                 f"{cursor.path} is short: tensor {tensor.name!a:.120} ends at byte {start + size} of {cursor.size}.",
                 "Fetch it again.",
             )
-        placed[tensor.name] = GgufTensor(tensor.name, tensor.codec, tensor.shape, start)
+        placed[tensor.name] = GgufTensor(tensor.name, tensor.form, tensor.shape, start)
         spans.append((start, start + size, tensor.name))
     spans.sort()
     for (_, end, first), (start, _, second) in itertools.pairwise(spans):
@@ -224,7 +224,7 @@ def _tensor_bytes(tensor: GgufTensor, path: Path) -> int:
     """Bytes of a tensor; 0 for a codec whose size is not known here."""
     if 0 in tensor.shape:
         raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} is empty.")
-    codec = CODECS.get(tensor.codec)
+    codec = CODECS.get(tensor.form)
     if codec is None:
         return 0
     if tensor.shape[-1] % codec.block:

@@ -86,7 +86,7 @@ def plan_conversion(checkpoint: Checkpoint) -> tuple[Spec, Plan]:
 
     Errors: those of `resolve` and `make_plan`.
     """
-    seen = {name: (tensor.codec, tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    seen = {name: (tensor.form, tensor.shape) for name, tensor in checkpoint.tensors.items()}
     spec, layout = resolve(checkpoint.config, seen)
     return spec, make_plan(layout, Gather(checkpoint.tensors))
 
@@ -128,7 +128,7 @@ def describe(plan: Plan, hashes: Iterable[str]) -> tuple[dict[str, DenseInfo], t
 
 def _matrix_part(matrices: tuple[Matrix, ...], gather: Gather) -> Part:
     first = matrices[0]
-    shape = Shape(gather.codec(first), first.rows, first.cols)
+    shape = Shape(gather.form(first), first.rows, first.cols)
     return Part(shape, matrices, shape.stored_bytes(len(matrices)))
 
 
@@ -161,7 +161,7 @@ def _record_parts(record: ExpertRecord, gather: Gather) -> tuple[tuple[str, Part
     matrices = {matrix.name: matrix for matrix in record.matrices}
     parts: list[tuple[str, Part]] = []
     gate, up = matrices.get("gate"), matrices.get("up")
-    if gate and up and (gate.rows, gate.cols, gather.codec(gate)) == (up.rows, up.cols, gather.codec(up)):
+    if gate and up and (gate.rows, gate.cols, gather.form(gate)) == (up.rows, up.cols, gather.form(up)):
         parts.append((GATE_UP, _matrix_part((gate, up), gather)))
         del matrices["gate"], matrices["up"]
     parts += [(name, _matrix_part((matrix,), gather)) for name, matrix in matrices.items()]

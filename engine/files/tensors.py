@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint, read by row ranges as raw bytes of their codec.
+"""Tensors of a checkpoint, read by row ranges as raw bytes of their form.
 
 Views compose: a permuted view of a slice of a file reads only what it is asked for. All leading dimensions are rows:
 a tensor [E, R, C] has E * R rows of C values.
@@ -20,10 +20,10 @@ Order = npt.NDArray[np.int64]
 
 
 class SourceTensor(Protocol):
-    """A tensor of a checkpoint: `codec` is a key of CODECS or a name that conversion refuses."""
+    """A tensor of a checkpoint: `form` names how its raw rows are laid out; one that is unknown is refused later."""
 
     @property
-    def codec(self) -> str: ...
+    def form(self) -> str: ...
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -44,11 +44,11 @@ class FileTensor:
 
     file: SourceFile
     start: int
-    codec: str
+    form: str
     shape: tuple[int, ...]
 
     def read(self, start: int, stop: int) -> Bytes:
-        row_bytes = CODECS[self.codec].row_bytes(self.shape[-1])
+        row_bytes = CODECS[self.form].row_bytes(self.shape[-1])
         out = np.empty((stop - start, row_bytes), np.uint8)
         self.file.read(self.start + start * row_bytes, out)
         return out
@@ -58,7 +58,7 @@ class FileTensor:
 class MemoryTensor:
     """A small tensor that was computed rather than read."""
 
-    codec: str
+    form: str
     shape: tuple[int, ...]
     data: Bytes  # [rows, bytes a row]
 
@@ -74,8 +74,8 @@ class IndexedTensor:
     index: int
 
     @property
-    def codec(self) -> str:
-        return self.tensor.codec
+    def form(self) -> str:
+        return self.tensor.form
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,8 +94,8 @@ class ReorderedRows:
     order: Order
 
     @property
-    def codec(self) -> str:
-        return self.tensor.codec
+    def form(self) -> str:
+        return self.tensor.form
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,15 +109,15 @@ class ReorderedRows:
 
 @dataclass(frozen=True)
 class ReorderedBlocks:
-    """Block i of every row is block `order[i]` of that row of `tensor`: columns move in runs of the codec's block."""
+    """Block i of every row is block `order[i]` of that row of `tensor`: columns move in runs of the form's block."""
 
     tensor: SourceTensor
     order: Order
-    block: int  # columns that move together, whole blocks of the codec
+    block: int  # columns that move together, whole blocks of the form
 
     @property
-    def codec(self) -> str:
-        return self.tensor.codec
+    def form(self) -> str:
+        return self.tensor.form
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -125,19 +125,19 @@ class ReorderedBlocks:
 
     def read(self, start: int, stop: int) -> Bytes:
         raw = self.tensor.read(start, stop)
-        blocks = raw.reshape(len(raw), len(self.order), CODECS[self.codec].row_bytes(self.block))
+        blocks = raw.reshape(len(raw), len(self.order), CODECS[self.form].row_bytes(self.block))
         return blocks[:, self.order].reshape(raw.shape)
 
 
 @dataclass(frozen=True)
 class StackedTensor:
-    """Tensors [E, Ri, C] of one codec as one [E, R1 + R2 + .., C]."""
+    """Tensors [E, Ri, C] of one form as one [E, R1 + R2 + .., C]."""
 
     parts: tuple[SourceTensor, ...]
 
     @property
-    def codec(self) -> str:
-        return self.parts[0].codec
+    def form(self) -> str:
+        return self.parts[0].form
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ def test_tensors_equal_what_the_gguf_package_dequantises(tmp_path: Path, tensors
     assert checkpoint.tensors.keys() == tensors.keys()
     for name, tensor in checkpoint.tensors.items():
         is_matrix = len(tensor.shape) == 2 and "moe.gate" not in name
-        assert tensor.codec == (type_name.lower() if is_matrix else "f32")
+        assert tensor.form == (type_name.lower() if is_matrix else "f32")
         raw = tensor.read(0, row_count(tensor))
         expected = gguf.quantize(tensors[name], kind) if is_matrix else tensors[name]
         assert raw.tobytes() == expected.tobytes(), name
@@ -59,7 +59,7 @@ def test_a_row_range_equals_that_part_of_the_whole(small_file: Path) -> None:
 
 def test_the_header_agrees_with_the_gguf_package(small_file: Path) -> None:
     ours, theirs = read_gguf_header(small_file), gguf.GGUFReader(small_file)
-    assert {t.name: (t.start, t.codec, t.shape) for t in ours.tensors} == {
+    assert {t.name: (t.start, t.form, t.shape) for t in ours.tensors} == {
         t.name: (t.data_offset, t.tensor_type.name.lower(), tuple(reversed(t.shape.tolist()))) for t in theirs.tensors
     }
     fields = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
@@ -119,7 +119,7 @@ def test_a_type_that_is_not_converted_keeps_its_name(tmp_path: Path) -> None:
         writer.add_tensor("output.weight", np.zeros((8, 210), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q6_K)
 
     checkpoint = open_gguf(write_llama(tmp_path / "m.gguf", change=add_q6_k))
-    assert checkpoint.tensors["lm_head.weight"].codec == "q6_k"
+    assert checkpoint.tensors["lm_head.weight"].form == "q6_k"
 
 
 def test_an_unknown_architecture_is_named_with_the_known_ones(tmp_path: Path) -> None:

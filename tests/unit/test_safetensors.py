@@ -46,7 +46,7 @@ def test_each_float_type_keeps_its_bits(tmp_path: Path, dtype: torch.dtype, code
     save_file({"w": values}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text("{}")
     tensor = open_folder(tmp_path).tensors["w"]
-    assert (tensor.codec, tensor.shape) == (codec, (5, 7, 3))
+    assert (tensor.form, tensor.shape) == (codec, (5, 7, 3))
     assert tensor.read(4, 9).tobytes() == values.reshape(35, 3)[4:9].view(torch.uint8).numpy().tobytes()
 
 
