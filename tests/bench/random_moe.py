@@ -27,11 +27,15 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from tests.bench.families import FAMILIES
+from tests.bench.kquants import quantize
 from tests.bench.shapes import Experts, Family, Shape, Weight, tensors
 
 Array = NDArray[Any]  # blocks of a codec, or values
 
-CODECS = {name: GGMLQuantizationType[name.upper()] for name in ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mxfp4")}
+CODECS = {
+    name: GGMLQuantizationType[name.upper()]
+    for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
+}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 FILE_TYPES = {  # what GGUF's `general.file_type` calls a file of mostly this codec
     "f32": gguf.LlamaFileType.ALL_F32,
@@ -41,6 +45,10 @@ FILE_TYPES = {  # what GGUF's `general.file_type` calls a file of mostly this co
     "q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
     "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
     "mxfp4": gguf.LlamaFileType.MOSTLY_MXFP4_MOE,
+    "q4_k": gguf.LlamaFileType.MOSTLY_Q4_K_M,
+    "q5_k": gguf.LlamaFileType.MOSTLY_Q5_K_M,
+    "q6_k": gguf.LlamaFileType.MOSTLY_Q6_K,
+    "iq4_nl": gguf.LlamaFileType.MOSTLY_IQ4_NL,
 }
 
 
@@ -135,7 +143,7 @@ def random_moe(
         codec = codecs.of(tensor)
         blocks = []
         for name, values in _matrices(tensor, seed):
-            stored = gguf.quantize(values, codec)
+            stored = quantize(values, codec)
             blocks.append(stored)
             if folder:
                 exact = gguf.dequantize(stored, codec).reshape(values.shape)

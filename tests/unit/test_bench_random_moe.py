@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.bench import kquants
 from tests.bench import random_moe as generator
 from tests.bench.families import FAMILIES
 from tests.bench.random_moe import Codecs, interleave_rotary_halves
@@ -20,6 +22,7 @@ from tests.bench.shapes import Experts, Shape, tensors
 TINY = Shape(
     layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, experts=8, top_k=2, intermediate=32, context=128, vocab=256
 )
+WIDE = replace(TINY, hidden=256, intermediate=256)  # whole blocks of 256
 
 
 def random_moe(family: str, shape: Shape, codecs: Codecs, **where: Any) -> None:
@@ -43,15 +46,16 @@ def test_transformers_takes_every_tensor_and_needs_no_other(family: str, tmp_pat
     assert logits.std() > 0.1
 
 
-@pytest.mark.parametrize("codec", ["q4_0", "q4_1", "q8_0", "mxfp4", "f16"])
+@pytest.mark.parametrize("codec", ["q4_0", "q4_1", "q8_0", "mxfp4", "f16", "q4_k", "q5_k", "q6_k", "iq4_nl"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
 def test_gguf_and_safetensors_hold_the_same_numbers(family: str, codec: str, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
-    random_moe(family, TINY, Codecs(codec), hf=tmp_path / "hf", gguf_file=file)
+    shape = WIDE if codec.endswith("_k") else TINY
+    random_moe(family, shape, Codecs(codec), hf=tmp_path / "hf", gguf_file=file)
     values = load_folder(tmp_path / "hf")
     stored = {t.name: gguf.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(file).tensors}
     seen = set()
-    for layer, tensor in tensors(FAMILIES[family], TINY):
+    for layer, tensor in tensors(FAMILIES[family], shape):
         name = tensor.gguf if layer < 0 else f"blk.{layer}.{tensor.gguf}"
         if isinstance(tensor, Experts):
             expected = np.stack([values[tensor.name.format(e=e)].numpy() for e in range(tensor.count)])
@@ -103,3 +107,13 @@ def test_both_forms_carry_the_tokenizer(tmp_path: Path) -> None:
 def test_shapes_that_cannot_be_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"must be|more than|cannot share"):
         Shape(**{**vars(TINY), **change})
+
+
+@pytest.mark.parametrize(("codec", "error"), [("q4_k", 0.09), ("q5_k", 0.05), ("q6_k", 0.025), ("iq4_nl", 0.1)])
+def test_our_encoders_of_codecs_that_gguf_only_reads_are_near(codec: str, error: float) -> None:
+    values = generator.draw(0, codec, (64, 512), 0.02)
+    values[3] = 0
+    kind = generator.CODECS[codec]
+    decoded = gguf.dequantize(kquants.quantize(values, kind), kind)
+    assert np.sqrt(((decoded - values) ** 2).sum() / (values**2).sum()) < error
+    assert not decoded[3].any()

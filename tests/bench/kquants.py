@@ -1,0 +1,116 @@
+"""Rounding values to the GGUF codecs that the `gguf` package can only read: q4_k, q5_k, q6_k, iq4_nl.
+
+Plain encoders: each block takes its scale from its extremes. They are for making models whose weights lie exactly in a
+codec, not for making good ones. Layouts are ggml's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+
+IQ4_NL_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_SUPER_BLOCK, _BLOCK = 256, 32
+
+
+def quantize(values: Floats, codec: GGMLQuantizationType) -> Array:
+    """Rows [.., cols] of values as rows of blocks [.., bytes], as `gguf.quantize`, for the codecs it lacks too."""
+    encode = _ENCODERS.get(codec)
+    if encode is None:
+        return gguf.quantize(values, codec)
+    per_block, _ = gguf.GGML_QUANT_SIZES[codec]
+    blocks = encode(values.reshape(-1, per_block))
+    return blocks.reshape(*values.shape[:-1], -1)
+
+
+def _with_minima(values: Floats, bits: int) -> tuple[Array, Array]:
+    """Header (d, dmin, 6-bit scales and minima) and codes [n, 8, 32] of super-blocks [n, 256] with `bits` a code."""
+    blocks = values.reshape(-1, 8, _BLOCK)
+    lowest = np.minimum(blocks.min(2), 0)
+    spread = (blocks.max(2) - lowest) / (2**bits - 1)
+    d, scales = _six_bits(spread)
+    d_min, minima = _six_bits(-lowest)
+    step = d.astype(np.float32) * scales
+    offset = d_min.astype(np.float32) * minima
+    codes = np.rint((blocks + offset[:, :, None]) / np.where(step > 0, step, 1)[:, :, None])
+    header = [_bytes(d), _bytes(d_min), _packed_scales(scales, minima)]
+    return np.concatenate(header, axis=1), np.clip(codes, 0, 2**bits - 1).astype(np.uint8)
+
+
+def _six_bits(factors: Floats) -> tuple[Array, Array]:
+    """Factors [n, 8] as one fp16 [n, 1] times integers up to 63."""
+    unit = (factors.max(1, keepdims=True) / 63).astype(np.float16)
+    divisor = np.where(unit > 0, unit.astype(np.float32), 1)
+    return unit, np.clip(np.rint(factors / divisor), 0, 63).astype(np.uint8)
+
+
+def _packed_scales(scales: Array, minima: Array) -> Array:
+    """Eight scales and eight minima of six bits in twelve bytes."""
+    first = scales[:, :4] | scales[:, 4:] >> 4 << 6
+    second = minima[:, :4] | minima[:, 4:] >> 4 << 6
+    third = scales[:, 4:] & 15 | (minima[:, 4:] & 15) << 4
+    return np.concatenate([first, second, third], axis=1)
+
+
+def _nibble_pairs(codes: Array) -> Array:
+    """Low nibbles of blocks [n, 8, 32], two blocks a run of 32 bytes."""
+    pairs = codes.reshape(-1, 4, 2, _BLOCK) & 15
+    return (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(codes), -1)
+
+
+def _q4_k(values: Floats) -> Array:
+    header, codes = _with_minima(values, 4)
+    return np.concatenate([header, _nibble_pairs(codes)], axis=1)
+
+
+def _q5_k(values: Floats) -> Array:
+    header, codes = _with_minima(values, 5)
+    places = np.arange(8, dtype=np.uint8)[None, :, None]
+    fifth = np.bitwise_or.reduce((codes >> 4) << places, axis=1)
+    return np.concatenate([header, fifth, _nibble_pairs(codes)], axis=1)
+
+
+def _q6_k(values: Floats) -> Array:
+    blocks = values.reshape(-1, 16, 16)
+    steps = np.abs(blocks).max(2) / 31
+    d = (steps.max(1, keepdims=True) / 127).astype(np.float16)
+    scales = np.rint(steps / np.where(d > 0, d.astype(np.float32), 1)).clip(1, 127).astype(np.int8)
+    step = (d.astype(np.float32) * scales)[:, :, None]
+    codes = np.rint(blocks / np.where(step > 0, step, 1)).clip(-32, 31).astype(np.int8) + 32
+    quarters = codes.astype(np.uint8).reshape(-1, 2, 4, _BLOCK)  # halves of 128: four runs of 32
+    low = quarters & 15
+    lower = np.concatenate([low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4], axis=2)
+    places = np.array([0, 2, 4, 6], np.uint8)[None, None, :, None]
+    upper = np.bitwise_or.reduce((quarters >> 4) << places, axis=2)
+    parts = [lower.reshape(len(codes), -1), upper.reshape(len(codes), -1), scales.view(np.uint8), _bytes(d)]
+    return np.concatenate(parts, axis=1)
+
+
+def _iq4_nl(values: Floats) -> Array:
+    place = np.abs(values).argmax(1)
+    extreme = values[np.arange(len(values)), place][:, None]
+    d = (extreme / IQ4_NL_VALUES[0]).astype(np.float16)  # the table's largest magnitude is its first value
+    scaled = values / np.where(d != 0, d.astype(np.float32), 1)
+    middles = (IQ4_NL_VALUES[1:] + IQ4_NL_VALUES[:-1]) / 2
+    codes = np.searchsorted(middles, scaled).astype(np.uint8)
+    return np.concatenate([_bytes(d), codes[:, :16] | codes[:, 16:] << 4], axis=1)
+
+
+def _bytes(values: Array) -> Array:
+    return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+
+
+_ENCODERS: dict[GGMLQuantizationType, Callable[[Floats], Array]] = {
+    GGMLQuantizationType.Q4_K: _q4_k,
+    GGMLQuantizationType.Q5_K: _q5_k,
+    GGMLQuantizationType.Q6_K: _q6_k,
+    GGMLQuantizationType.IQ4_NL: _iq4_nl,
+}
