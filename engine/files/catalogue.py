@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from engine.base.errors import CorruptFileError, NotFoundError
+from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.base.nearest import did_you_mean
 from engine.base.sampling import OF_MODEL, PARAMETERS
 from engine.files.untrusted import Table
 from engine.files.upcycle import Upcycle
+from engine.spec.families import FAMILIES
 
 FILE_NAME = "models.toml"
+WHERE_TO_LOOK = (
+    "freetoken list --catalogue shows what has a name here; owner/name takes any model of the Hugging Face Hub."
+)
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}", re.ASCII)
@@ -50,17 +54,34 @@ Source = PackageFile | HubRepo
 
 @dataclass(frozen=True)
 class Model:
-    """One entry. `size` is about what the converted model takes on disk, in bytes."""
+    """One entry. What is not known is 0 or "".
+
+    `family` is the model_type of its config.json, `format` the codec that its experts are published in. `download` is
+    about what comes over the network, `size` about what the converted model takes on disk; `memory` what it wants of
+    RAM so that no weight is read from disk twice, `vram` what a GPU would have to hold beside experts: all in bytes,
+    the last two with 32k tokens of context.
+    """
 
     name: str
     description: str
+    family: str
+    format: str
     licence: str
     parameters: int
     active_parameters: int
+    context: int
+    download: int
     size: int
+    memory: int
+    vram: int
     source: Source
     upcycle: Upcycle | None
     sampling: Mapping[str, float]
+
+    @property
+    def runs(self) -> bool:
+        """Whether this release runs the family."""
+        return self.family in FAMILIES
 
 
 def read_catalogue() -> dict[str, Model]:
@@ -82,11 +103,19 @@ def parse_catalogue(text: str, where: str) -> dict[str, Model]:
 
 
 def find_model(catalogue: Mapping[str, Model], name: str) -> Model:
-    """The entry called `name`. Raises NotFoundError with the nearest name or with all of them."""
+    """The entry called `name`. Raises NotFoundError with the nearest name, or with the way to a list of them."""
     if name in catalogue:
         return catalogue[name]
-    hint = did_you_mean(name, catalogue) or f"Known are: {', '.join(sorted(catalogue))}."
-    raise NotFoundError(f"There is no model {name!r} to pull.", hint)
+    raise NotFoundError(f"There is no model {name!r} to pull.", did_you_mean(name, catalogue) or WHERE_TO_LOOK)
+
+
+def require_runnable(model: Model) -> None:
+    """Raises UnsupportedError for a model of a family that this release does not run."""
+    if not model.runs:
+        raise UnsupportedError(
+            f"{model.name} is of the family {model.family}, which this release does not run yet.",
+            "freetoken list --catalogue shows what does.",
+        )
 
 
 def is_hub_id(text: str) -> bool:
@@ -96,17 +125,31 @@ def is_hub_id(text: str) -> bool:
 
 def _model(name: str, entry: Table) -> Model:
     upcycle = entry.table("upcycle") if "upcycle" in entry else None
-    return Model(
+    model = Model(
         name=name,
         description=entry.text("description"),
-        licence=entry.text("licence"),
-        parameters=entry.integer("parameters", 1, _LARGEST),
-        active_parameters=entry.integer("active_parameters", 1, _LARGEST),
-        size=entry.integer("size", 1, _LARGEST),
+        family=entry.text("family"),
+        format=entry.text("format"),
+        licence=entry.text("licence") if "licence" in entry else "",
+        parameters=_known(entry, "parameters"),
+        active_parameters=_known(entry, "active_parameters"),
+        context=_known(entry, "context"),
+        download=_known(entry, "download"),
+        size=_known(entry, "size"),
+        memory=_known(entry, "memory"),
+        vram=_known(entry, "vram"),
         source=_source(entry.table("source")),
         upcycle=Upcycle(upcycle.integer("experts", 1, 4096), upcycle.integer("top_k", 1, 4096)) if upcycle else None,
         sampling=_sampling(entry.table("sampling")) if "sampling" in entry else {},
     )
+    if model.parameters and model.active_parameters > model.parameters:
+        raise CorruptFileError(f"{entry.where}: a token uses more parameters than there are.")
+    return model
+
+
+def _known(entry: Table, name: str) -> int:
+    """A number of an entry, 0 where it says nothing."""
+    return entry.integer(name, 1, _LARGEST) if name in entry else 0
 
 
 def _source(table: Table) -> Source:
