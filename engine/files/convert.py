@@ -20,7 +20,7 @@ from engine.files.gather import Gather
 from engine.files.manifest import DENSE_NAME, MANIFEST_NAME, FileInfo, Manifest, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.packing import Pack, native_pack
-from engine.files.partial import JOURNAL_NAME, Partial, partial_folder
+from engine.files.partial import JOURNAL_NAME, JOURNAL_VERSION, Partial, partial_folder
 from engine.files.plan import Plan, describe, plan_conversion
 from engine.files.space import require_space
 from engine.files.stream import Pace, stream
@@ -48,32 +48,64 @@ def convert(
 ) -> None:
     """Converts a folder of safetensors or a GGUF file into the FTW folder `dest`.
 
-    Bounded memory whatever the model. Killed at any moment, the same call goes on in mid-file and gives the same bytes;
-    until it has finished everything is in `<dest>.partial`. The source is never written to. `write_tokenizer` turns
-    GGUF metadata into tokenizer files, `upcycle` makes a dense model sparse, `sampling` is what generation_config.json
-    says where the source has none, `force` replaces an existing `dest` or an unfinished conversion of something else.
-    `pace` says how often the journal is brought up to date; `pack` is another packer of the same format.
+    The source is never written to. All else, and what the arguments mean, is as `convert_checkpoint` says.
 
-    Errors: NotFoundError, UnsupportedError (unknown family, codec or tensor) and CorruptFileError before any output is
-    written; UsageError when `dest` is there or settings would be mixed; BusyError while another process converts;
-    DoesNotFitError when the disk is too small or full.
+    Errors: those of `open_checkpoint` and `convert_checkpoint`.
     """
     _check_destination(dest, force)
     checkpoint = open_checkpoint(source)
     try:
-        job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle, sampling or {})
-        _check_space(dest, job.plan)
-        with Partial(dest, _fingerprint(job), discard_other=force) as partial:
-            _check_destination(dest, force)  # again: who held the lock before us may have finished
-            gather = Gather(job.checkpoint.tensors)
-            pace = pace or _pace(job.plan)
-            stream(job.plan, gather, job.checkpoint.files, partial, progress, pack, pace)
-            _write_small_files(job, partial.folder, write_tokenizer)
-            manifest = _manifest(job, partial.hashes, partial.folder)
-            (partial.folder / MANIFEST_NAME).write_bytes(write_manifest(manifest))
-            partial.finish(job.plan.sizes, replace=force)
+        convert_checkpoint(
+            checkpoint,
+            dest,
+            write_tokenizer=write_tokenizer,
+            progress=progress,
+            upcycle=upcycle,
+            sampling=sampling,
+            force=force,
+            pace=pace,
+            pack=pack,
+        )
     finally:
         checkpoint.close()
+
+
+def convert_checkpoint(
+    checkpoint: Checkpoint,
+    dest: Path,
+    *,
+    write_tokenizer: TokenizerWriter,
+    progress: Progress = silent,
+    upcycle: Upcycle | None = None,
+    sampling: Mapping[str, float] | None = None,
+    force: bool = False,
+    pace: Pace | None = None,
+    pack: Pack = native_pack,
+) -> None:
+    """Converts an open checkpoint, which stays open, into the FTW folder `dest`.
+
+    Bounded memory whatever the model. Killed at any moment, the same call goes on in mid-file and gives the same bytes;
+    until it has finished everything is in `<dest>.partial`. The checkpoint's files are acquired in their order and
+    released as soon as all that they hold is safe on disk. `write_tokenizer` turns GGUF metadata into tokenizer files,
+    `upcycle` makes a dense model sparse, `sampling` is what generation_config.json says where the source has none,
+    `force` replaces an existing `dest` or an unfinished conversion of something else. `pace` says how often the journal
+    is brought up to date; `pack` is another packer of the same format.
+
+    Errors: UnsupportedError (unknown family, codec or tensor) and CorruptFileError before any output is written;
+    UsageError when `dest` is there or settings would be mixed; BusyError while another process converts;
+    DoesNotFitError when the disk is too small or full; those of acquiring a file.
+    """
+    _check_destination(dest, force)
+    job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle, sampling or {})
+    _check_space(dest, job.plan)
+    with Partial(dest, _fingerprint(job), discard_other=force) as partial:
+        _check_destination(dest, force)  # again: who held the lock before us may have finished
+        gather = Gather(job.checkpoint.tensors)
+        stream(job.plan, gather, job.checkpoint.files, partial, progress, pack, pace or _pace(job.plan))
+        _write_small_files(job, partial.folder, write_tokenizer)
+        manifest = _manifest(job, partial.hashes, partial.folder)
+        (partial.folder / MANIFEST_NAME).write_bytes(write_manifest(manifest))
+        partial.finish(job.plan.sizes, replace=force)
 
 
 def _check_destination(dest: Path, force: bool) -> None:
@@ -108,7 +140,8 @@ def _fingerprint(job: _Job) -> dict[str, Any]:
     """What must be the same for a conversion to go on where it stopped."""
     return {
         "tool": __version__,
-        "source": [[file.path.name, file.size, file.modified_ns] for file in job.checkpoint.files],
+        "journal": JOURNAL_VERSION,
+        "source": [file.identity for file in job.checkpoint.files],
         "settings": job.settings,
         "spec": xxhash.xxh3_128_hexdigest(json.dumps(job.spec, sort_keys=True).encode()),
     }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import UnsupportedError
-from engine.files.codecs import CODECS
-from engine.files.source_file import Bytes
+from engine.files.codecs import FORMS
+from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import IndexedTensor, SourceTensor
 from engine.spec.layout import Matrix, Piece, Vector
 
@@ -33,12 +33,16 @@ class Gather:
         if len(forms) != 1:
             raise UnsupportedError(f"{matrix.name} would be made of tensors in {' and '.join(sorted(forms))}.")
         form = forms.pop()
-        if form not in CODECS:
+        if form not in FORMS:
             raise UnsupportedError(
                 f"The tensor {matrix.pieces[0].tensor} is in {form}, which this release does not convert.",
-                f"Use a checkpoint in {', '.join(CODECS)}.",
+                f"Use a checkpoint in {', '.join(FORMS)}.",
             )
         return form
+
+    def codec(self, matrix: Matrix) -> str:
+        """The codec that a matrix is packed in. Raises UnsupportedError as `form` does."""
+        return FORMS[self.form(matrix)].codec
 
     def check_vector(self, vector: Vector) -> None:
         """Raises UnsupportedError unless all pieces of a vector hold plain values."""
@@ -48,6 +52,11 @@ class Gather:
                 raise UnsupportedError(
                     f"The tensor {piece.tensor} is in {form}; a vector has to be in {', '.join(_VALUE_TYPES)}."
                 )
+
+    def files(self, source: Matrix | Vector) -> Iterator[SourceFile]:
+        """The files that reading `source` reads, some of them perhaps twice."""
+        for piece in source.pieces:
+            yield from self._tensors[piece.tensor].files
 
     def rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
         """Raw bytes of rows `start .. stop` of a checked matrix, as an array [rows, bytes a row]."""
@@ -96,7 +105,7 @@ class Gather:
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # not two at once
             self._kept = (key, tensor.read(0, math.prod(tensor.shape[:-1])))
-        word = np.dtype(f"<u{CODECS[tensor.form].block_bytes}")
+        word = np.dtype(f"<u{FORMS[tensor.form].row_bytes(1)}")
         return self._kept[1].view(word)
 
 

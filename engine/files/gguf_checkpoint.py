@@ -15,7 +15,7 @@ from engine.files.checkpoint import Checkpoint
 from engine.files.gguf_architectures import ARCHITECTURES, OUTER_TENSORS, ROPE_FACTORS, Architecture
 from engine.files.gguf_config import build_config
 from engine.files.gguf_header import MAGIC, GgufHeader, read_gguf_header
-from engine.files.source_file import SourceFile
+from engine.files.source_file import LocalFile, SourceFile
 from engine.files.tensors import (
     FileTensor,
     IndexedTensor,
@@ -32,7 +32,7 @@ _SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 def is_gguf(path: Path) -> bool:
     """Whether the regular file at `path` starts like a GGUF file."""
-    file = SourceFile(path)
+    file = LocalFile(path)
     try:
         return file.size >= len(MAGIC) and file.read_bytes(0, len(MAGIC)) == MAGIC
     finally:
@@ -52,7 +52,7 @@ def open_gguf(path: Path) -> Checkpoint:
     files: list[SourceFile] = []
     try:
         for part in paths:
-            files.append(SourceFile(part))
+            files.append(LocalFile(part))
         raw = _file_tensors(headers, files)
         config = build_config(architecture, metadata, raw, paths[0])
         tensors = dict(_present(architecture, raw, config, paths[0]))

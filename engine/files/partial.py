@@ -1,7 +1,8 @@
 """A conversion in progress: a folder `<dest>.partial` with the files so far and a journal of what is safely in them.
 
-The journal's first line says what is being converted into what; every further line is the hash of the next item. A line
-is written only after its item has reached the disk, so whatever the journal says survives a kill and a power cut.
+The journal's first line says what is being converted into what; every further line is the hash of the next item in the
+order of writing. A line is written only after its item has reached the disk, so whatever the journal says survives a
+kill and a power cut.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # a listing of the store comes by here and should not wait fo
     from engine.files.source_file import Bytes
 
 JOURNAL_NAME = "journal"
+JOURNAL_VERSION = 2  # hashes are in the order of the source's files
 PARTIAL_SUFFIX = ".partial"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -49,6 +51,7 @@ class Partial:
         self._lock = lock_folder(self.folder, f"Another process is converting into {self.folder}.")
         self._files: dict[str, int] = {}
         self._dirty: set[str] = set()
+        self._new_names = True
         try:
             self.hashes = self._open_journal(fingerprint, discard_other)
         except BaseException:
@@ -80,6 +83,7 @@ class Partial:
     def write(self, file: str, offset: int, data: Bytes) -> None:
         """Writes `data` at byte `offset` of a file of the folder."""
         if file not in self._files:
+            self._new_names = True
             self._files[file] = os.open(self.folder / file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._dirty.add(file)
         _write_all(self._files[file], data.data, offset)
@@ -91,6 +95,10 @@ class Partial:
             if drop_cache:
                 os.posix_fadvise(self._files[file], 0, 0, os.POSIX_FADV_DONTNEED)
         self._dirty.clear()
+        if self._new_names:  # what follows may give up the source, so the files' names have to last as well
+            _sync(self.folder)
+            _sync(self.folder.parent)
+            self._new_names = False
         _write_all(self._journal, "".join(f"{line}\n" for line in hashes).encode())
         os.fsync(self._journal)
         self.hashes += hashes

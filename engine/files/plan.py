@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from engine.base.errors import UnsupportedError
 from engine.files.checkpoint import Checkpoint
@@ -23,6 +22,7 @@ from engine.files.manifest import (
     record_size,
 )
 from engine.files.safetensors_header import build_header
+from engine.files.source_file import SourceFile
 from engine.spec.families import resolve
 from engine.spec.layout import ExpertRecord, Layout, Matrix, Vector
 from engine.spec.schema import Spec
@@ -36,12 +36,17 @@ class Part:
     sources: tuple[Matrix, ...] | Vector
     stored_bytes: int
 
+    @property
+    def all_sources(self) -> tuple[Matrix | Vector, ...]:
+        return (self.sources,) if isinstance(self.sources, Vector) else self.sources
+
 
 @dataclass(frozen=True)
 class Item:
     """A run of `size` bytes of one output file that is written and hashed as one: a dense tensor or a record.
 
-    The parts lie end to end; zeros fill the item up.
+    The parts lie end to end; zeros fill the item up. `reads` are the numbers of the source files that it is made of,
+    ascending.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Item:
     offset: int
     size: int
     parts: tuple[Part, ...]
+    reads: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,9 @@ class BankPlan:
 class Plan:
     """All output files of a conversion but the small ones.
 
-    `items` are in the order of writing; those of dense tensors, in the order of `dense`, come first, then the records
-    of each bank. `sizes` are the bytes of each file.
+    `items` are in the order of writing: that of the last source file that each needs, so that a source can be read and
+    given up file by file. Items of one file are in the order of the output, dense tensors first, then bank by bank.
+    `sizes` are the bytes of each output file.
     """
 
     dense: Mapping[str, Shape]
@@ -88,47 +95,69 @@ def plan_conversion(checkpoint: Checkpoint) -> tuple[Spec, Plan]:
     """
     seen = {name: (tensor.form, tensor.shape) for name, tensor in checkpoint.tensors.items()}
     spec, layout = resolve(checkpoint.config, seen)
-    return spec, make_plan(layout, Gather(checkpoint.tensors))
+    return spec, make_plan(layout, Gather(checkpoint.tensors), checkpoint.files)
 
 
-def make_plan(layout: Layout, gather: Gather, max_shard_bytes: int = MAX_SHARD_BYTES) -> Plan:
-    """Turns a layout into output files.
+def make_plan(
+    layout: Layout, gather: Gather, files: tuple[SourceFile, ...], max_shard_bytes: int = MAX_SHARD_BYTES
+) -> Plan:
+    """Turns a layout into output files; `files` are all that its tensors lie in, in the order in which they are read.
 
     Raises UnsupportedError for a codec that cannot be packed and for a layer whose experts differ in codec or shape.
     """
+    reads = _Reads(gather, files)
     dense_parts = {matrix.name: _matrix_part((matrix,), gather) for matrix in layout.matrices}
     dense_parts |= {vector.name: _vector_part(vector, gather) for vector in layout.vectors}
     header = build_header(
         [(name, *_safetensors_type(part)) for name, part in dense_parts.items()], alignment=DENSE_ALIGNMENT
     )
-    items = _lay_out_dense(dense_parts, len(header))
+    items = _lay_out_dense(dense_parts, len(header), reads)
     sizes = {DENSE_NAME: items[-1].offset + items[-1].size if items else len(header)}
     banks: list[BankPlan] = []
     for records in _group_by_layout(layout.experts, gather):
-        bank, bank_items = _lay_out_bank(len(banks), records, max_shard_bytes)
+        bank, bank_items = _lay_out_bank(len(banks), records, max_shard_bytes, reads)
         banks.append(bank)
         items += bank_items
         sizes |= {file: count * bank.record_bytes for file, count in bank.shards}
     shapes = {name: part.shape for name, part in dense_parts.items()}
+    items.sort(key=lambda item: item.reads[-1] if item.reads else -1)
     return Plan(shapes, header, tuple(banks), tuple(items), sizes)
 
 
 def describe(plan: Plan, hashes: Iterable[str]) -> tuple[dict[str, DenseInfo], tuple[BankInfo, ...]]:
-    """What the manifest says of a written plan; `hashes` are those of its items, in order."""
-    remaining = iter(hashes)
-    dense = {name: DenseInfo(shape, next(remaining)) for name, shape in plan.dense.items()}
+    """What the manifest says of a written plan; `hashes` are those of its items, in the order of writing."""
+    written = {(item.file, item.offset): digest for item, digest in zip(plan.items, hashes, strict=True)}
+    by_name = {item.name: written[item.file, item.offset] for item in plan.items if item.file == DENSE_NAME}
+    dense = {name: DenseInfo(shape, by_name[name]) for name, shape in plan.dense.items()}
     banks = []
     for bank in plan.banks:
         shards = tuple(
-            Shard(file, count * bank.record_bytes, tuple(islice(remaining, count))) for file, count in bank.shards
+            Shard(
+                file,
+                count * bank.record_bytes,
+                tuple(written[file, place * bank.record_bytes] for place in range(count)),
+            )
+            for file, count in bank.shards
         )
         banks.append(BankInfo(bank.fields, bank.record_bytes, bank.experts_per_layer, bank.layers, shards))
     return dense, tuple(banks)
 
 
+class _Reads:
+    """Tells the numbers of the source files that some parts are made of, ascending."""
+
+    def __init__(self, gather: Gather, files: tuple[SourceFile, ...]) -> None:
+        self._gather = gather
+        self._numbers = {id(file): number for number, file in enumerate(files)}
+
+    def __call__(self, parts: tuple[Part, ...]) -> tuple[int, ...]:
+        wanted = (source for part in parts for source in part.all_sources)
+        return tuple(sorted({self._numbers[id(file)] for source in wanted for file in self._gather.files(source)}))
+
+
 def _matrix_part(matrices: tuple[Matrix, ...], gather: Gather) -> Part:
     first = matrices[0]
-    shape = Shape(gather.form(first), first.rows, first.cols)
+    shape = Shape(gather.codec(first), first.rows, first.cols)
     return Part(shape, matrices, shape.stored_bytes(len(matrices)))
 
 
@@ -142,10 +171,10 @@ def _safetensors_type(part: Part) -> tuple[str, tuple[int, ...]]:
     return ("F32", (part.stored_bytes // 4,)) if part.shape.vector else ("U8", (part.stored_bytes,))
 
 
-def _lay_out_dense(parts: Mapping[str, Part], start: int) -> list[Item]:
+def _lay_out_dense(parts: Mapping[str, Part], start: int, reads: _Reads) -> list[Item]:
     items = []
     for name, part in parts.items():
-        items.append(Item(name, DENSE_NAME, start, part.stored_bytes, (part,)))
+        items.append(Item(name, DENSE_NAME, start, part.stored_bytes, (part,), reads((part,))))
         start += part.stored_bytes
     return items
 
@@ -208,7 +237,7 @@ def _split_by_count(
 
 
 def _lay_out_bank(
-    number: int, records: tuple[_RecordLayout, dict[int, list[_Record]]], max_shard_bytes: int
+    number: int, records: tuple[_RecordLayout, dict[int, list[_Record]]], max_shard_bytes: int, reads: _Reads
 ) -> tuple[BankPlan, list[Item]]:
     fields, layers = records
     record_bytes = record_size(fields)
@@ -218,7 +247,8 @@ def _lay_out_bank(
     for index, (record, parts) in enumerate(everything):
         shard, place = divmod(index, per_shard)
         name = f"expert {record.expert} of MoE layer {record.layer}"
-        items.append(Item(name, _shard_name(number, shard), place * record_bytes, record_bytes, parts))
+        file, offset = _shard_name(number, shard), place * record_bytes
+        items.append(Item(name, file, offset, record_bytes, parts, reads(parts)))
     shards = [
         (_shard_name(number, shard), min(per_shard, len(everything) - shard * per_shard))
         for shard in range(align(len(everything), per_shard) // per_shard)

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.checkpoint import COMPANION_FILES, Checkpoint
 from engine.files.safetensors_header import Entry, read_header
-from engine.files.source_file import SourceFile
+from engine.files.source_file import LocalFile, SourceFile
 from engine.files.tensors import FileTensor, SourceTensor
 from engine.files.untrusted import Table, read_object
 
@@ -104,7 +104,7 @@ def _open_shards(
     home: dict[str, str] = {}
     for shard in names:
         try:
-            file = SourceFile(folder / shard)
+            file = LocalFile(folder / shard)
         except NotFoundError:
             raise NotFoundError(f"{folder / shard} is missing; {INDEX_NAME} names it.", "Fetch that file.") from None
         files.append(file)

@@ -1,11 +1,10 @@
-"""A file that is only read, by ranges. Reads go through pread: a source that shrinks or fails while it is converted is
-an error to report, where a mapping would kill the process.
-"""
+"""A file of a checkpoint that is only read, by ranges. It may lie on a disk, or come while it is being converted."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +15,69 @@ from engine.files.untrusted import open_regular
 Bytes = npt.NDArray[np.uint8]
 
 
-class SourceFile:
-    """An open file of a checkpoint. `drop_behind` gives the page cache back what was read and is not read again."""
+class SourceFile(Protocol):
+    """An open file of a checkpoint, of `size` bytes.
+
+    Its bytes may be read after `acquire` and until `release`; a conversion calls each at most once, and `release` also
+    for a file of which it will read nothing at all. `path` names it in errors.
+    """
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def identity(self) -> list[Any]:
+        """JSON values that are the same as long as the content is: what a journal knows the file again by."""
+        ...
+
+    def acquire(self) -> None:
+        """Returns when every byte is here and checked. Errors: NetworkError, CorruptFileError, DoesNotFitError."""
+        ...
+
+    def release(self) -> None:
+        """Nothing of it will be read again: a copy that was made for this conversion may go."""
+        ...
+
+    def read(self, start: int, out: Bytes) -> None:
+        """Fills `out` with the bytes from `start` on. Raises CorruptFileError when they are not there."""
+        ...
+
+    def read_bytes(self, start: int, stop: int) -> bytes:
+        """The bytes `start .. stop`."""
+        ...
+
+    def drop_behind(self) -> None:
+        """Gives the page cache back what was read and is not read again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalFile:
+    """A SourceFile that lies on this machine and is left as it is.
+
+    Reads go through pread: a source that shrinks or fails while it is converted is an error to report, where a mapping
+    would kill the process.
+    """
 
     def __init__(self, path: Path) -> None:
+        """Errors: NotFoundError when nothing is there, CorruptFileError for what is no regular file."""
         self.path = path
         self._descriptor = open_regular(path)
         status = os.fstat(self._descriptor)
         self.size = status.st_size
-        self.modified_ns = status.st_mtime_ns
+        self.identity: list[Any] = [path.name, status.st_size, status.st_mtime_ns]
+
+    def acquire(self) -> None:
+        """It is here already."""
+
+    def release(self) -> None:
+        self.drop_behind()
 
     def read(self, start: int, out: Bytes) -> None:
-        """Fills `out` with the bytes from `start` on."""
         view = out.reshape(-1).data
         done = 0
         while done < len(view):
@@ -42,13 +92,11 @@ class SourceFile:
             done += count
 
     def read_bytes(self, start: int, stop: int) -> bytes:
-        """The bytes `start .. stop`."""
         out = np.empty(stop - start, np.uint8)
         self.read(start, out)
         return out.tobytes()
 
     def drop_behind(self) -> None:
-        """Tells the kernel that the cached pages of this file are not needed any more."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:

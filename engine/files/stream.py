@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -44,7 +45,11 @@ def stream(
 ) -> None:
     """Writes every item that the journal of `partial` does not have yet.
 
-    Errors: CorruptFileError for a source that cannot be read or holds impossible values, OSError from writing.
+    A file of `sources` is acquired before the first of them that reads it, and released after the last, when what was
+    made of it is safe on disk. Those that none of them reads are released at once.
+
+    Errors: those of acquiring, CorruptFileError for a source that cannot be read or holds impossible values, OSError
+    from writing.
     """
     _check_resumed(plan, partial)
     first = len(partial.hashes)
@@ -52,8 +57,10 @@ def stream(
     done = len(plan.dense_header) + sum(item.size for item in plan.items[:first])
     progress(done, plan.total_bytes)
     with ThreadPoolExecutor(max_workers=1) as background:
-        saver = _Saver(partial, sources, pace, background)
+        use = _Use(sources, plan.items[first:])
+        saver = _Saver(partial, use, pace, background)
         for item in plan.items[first:]:
+            use.begin(item)
             hasher = xxhash.xxh3_128()
             offset = item.offset
             for chunk in item_bytes(item, gather, pack):
@@ -66,7 +73,45 @@ def stream(
                 raise AssertionError(f"{item.name} took {offset - item.offset} bytes instead of {item.size}")
             done += item.size
             saver.finished(hasher.hexdigest())
+            if use.ends_with(item):
+                saver.save()
+                use.end(item)
         saver.save()
+
+
+class _Use:
+    """The source files that are in use, from the first item that reads them to the last."""
+
+    def __init__(self, sources: tuple[SourceFile, ...], items: tuple[Item, ...]) -> None:
+        self._sources = sources
+        self._left = Counter(number for item in items for number in item.reads)
+        self._open: set[int] = set()
+        for number, source in enumerate(sources):
+            if number not in self._left:
+                source.release()
+
+    def begin(self, item: Item) -> None:
+        """Returns when all that the item reads is there."""
+        for number in item.reads:
+            if number not in self._open:
+                self._sources[number].acquire()
+                self._open.add(number)
+
+    def ends_with(self, item: Item) -> bool:
+        """Whether the item, of those not yet ended, is the last that reads one of its files."""
+        self._left.subtract(item.reads)
+        return any(not self._left[number] for number in item.reads)
+
+    def end(self, item: Item) -> None:
+        """Releases the files of which the item was the last reader."""
+        for number in item.reads:
+            if not self._left[number]:
+                self._open.remove(number)
+                self._sources[number].release()
+
+    def drop_behind(self) -> None:
+        for number in self._open:
+            self._sources[number].drop_behind()
 
 
 class _Saver:
@@ -75,11 +120,9 @@ class _Saver:
     The disk writes while the next bytes are packed: a sync waits in `background`, one at a time.
     """
 
-    def __init__(
-        self, partial: Partial, sources: tuple[SourceFile, ...], pace: Pace, background: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, partial: Partial, use: _Use, pace: Pace, background: ThreadPoolExecutor) -> None:
         self._partial = partial
-        self._sources = sources
+        self._use = use
         self._pace = pace
         self._background = background
         self._syncing: Future[None] | None = None
@@ -105,8 +148,7 @@ class _Saver:
         self._wait()
         self._partial.record(self._hashes, self._pace.drop_cache)
         if self._pace.drop_cache:
-            for source in self._sources:
-                source.drop_behind()
+            self._use.drop_behind()
         self._hashes = []
         self._unsaved = 0
         self._saved_at = time.monotonic()

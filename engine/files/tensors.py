@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engine.files.codecs import CODECS
+from engine.files.codecs import FORMS
 from engine.files.source_file import Bytes, SourceFile
 
 Order = npt.NDArray[np.int64]
@@ -27,6 +27,11 @@ class SourceTensor(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files that reading it reads."""
+        ...
 
     def read(self, start: int, stop: int) -> Bytes:
         """The raw bytes of rows `start .. stop`, as an array [stop - start, bytes a row]."""
@@ -47,8 +52,12 @@ class FileTensor:
     form: str
     shape: tuple[int, ...]
 
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return (self.file,)
+
     def read(self, start: int, stop: int) -> Bytes:
-        row_bytes = CODECS[self.form].row_bytes(self.shape[-1])
+        row_bytes = FORMS[self.form].row_bytes(self.shape[-1])
         out = np.empty((stop - start, row_bytes), np.uint8)
         self.file.read(self.start + start * row_bytes, out)
         return out
@@ -61,6 +70,10 @@ class MemoryTensor:
     form: str
     shape: tuple[int, ...]
     data: Bytes  # [rows, bytes a row]
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return ()
 
     def read(self, start: int, stop: int) -> Bytes:
         return self.data[start:stop]
@@ -81,6 +94,10 @@ class IndexedTensor:
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape[1:]
 
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return self.tensor.files
+
     def read(self, start: int, stop: int) -> Bytes:
         base = self.index * row_count(self)
         return self.tensor.read(base + start, base + stop)
@@ -100,6 +117,10 @@ class ReorderedRows:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return self.tensor.files
 
     def read(self, start: int, stop: int) -> Bytes:
         wanted = self.order[start:stop]
@@ -123,9 +144,13 @@ class ReorderedBlocks:
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape
 
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return self.tensor.files
+
     def read(self, start: int, stop: int) -> Bytes:
         raw = self.tensor.read(start, stop)
-        blocks = raw.reshape(len(raw), len(self.order), CODECS[self.form].row_bytes(self.block))
+        blocks = raw.reshape(len(raw), len(self.order), FORMS[self.form].row_bytes(self.block))
         return blocks[:, self.order].reshape(raw.shape)
 
 
@@ -143,6 +168,10 @@ class StackedTensor:
     def shape(self) -> tuple[int, ...]:
         first = self.parts[0].shape
         return (first[0], sum(part.shape[1] for part in self.parts), first[2])
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        return tuple({id(file): file for part in self.parts for file in part.files}.values())
 
     def read(self, start: int, stop: int) -> Bytes:
         rows_an_index = self.shape[1]

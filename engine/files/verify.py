@@ -14,7 +14,7 @@ from engine.base.progress import Progress
 from engine.files.ftw import open_model
 from engine.files.manifest import DENSE_NAME, Manifest
 from engine.files.safetensors_header import read_header
-from engine.files.source_file import SourceFile
+from engine.files.source_file import LocalFile
 from engine.spec.schema import Spec
 
 _CHUNK_BYTES = 4 << 20
@@ -50,12 +50,12 @@ def verify(folder: Path, progress: Progress) -> Report:
     total = sum(item.stop - item.start for item in ranges)
     done = 0
     problems = []
-    files: dict[str, SourceFile] = {}
+    files: dict[str, LocalFile] = {}
     buffer = np.empty(_CHUNK_BYTES, np.uint8)
     try:
         for item in ranges:
             if item.file not in files:
-                files[item.file] = SourceFile(folder / item.file)
+                files[item.file] = LocalFile(folder / item.file)
             hasher = xxhash.xxh3_128()
             try:
                 for start in range(item.start, item.stop, _CHUNK_BYTES):
@@ -77,7 +77,7 @@ def verify(folder: Path, progress: Progress) -> Report:
 
 def _ranges(folder: Path, manifest: Manifest) -> Iterator[_Range]:
     """Everything that has a hash, in the order in which it lies on disk."""
-    dense = SourceFile(folder / DENSE_NAME)
+    dense = LocalFile(folder / DENSE_NAME)
     try:
         entries = read_header(dense.read_bytes, dense.size, str(dense.path))
     finally:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from engine.files.codecs import CODECS
+from engine.files.codecs import CODECS, FORMS
 from engine.files.gather import Gather
 from engine.files.manifest import MANIFEST_NAME, FileInfo, Manifest, write_manifest
 from engine.files.packing import native_pack
@@ -28,7 +28,7 @@ HIDDEN, WIDTH = 32, 64
 
 def raw_weights(codec: str, rows: int, cols: int, seed: int) -> npt.NDArray[np.uint8]:
     """Raw rows with finite scales: byte i of the tensor is (i * 37 + seed * 11) mod 97."""
-    row_bytes = CODECS[codec].row_bytes(cols)
+    row_bytes = FORMS[codec].row_bytes(cols)
     numbers = np.arange(rows * row_bytes) * 37 + seed * 11
     return (numbers % 97).astype(np.uint8).reshape(rows, row_bytes)
 
@@ -69,7 +69,7 @@ RECORDS_A_SHARD = 3
 def plan() -> Plan:
     """Two banks, since layer 1 is in another codec; the first in two shards."""
     q4_0_record = 2 * CODECS["q4_0"].packed_bytes(WIDTH, HIDDEN) + CODECS["q4_0"].packed_bytes(HIDDEN, WIDTH)
-    return make_plan(LAYOUT, Gather(TENSORS), max_shard_bytes=RECORDS_A_SHARD * (-(-q4_0_record // 4096) * 4096))
+    return make_plan(LAYOUT, Gather(TENSORS), (), max_shard_bytes=RECORDS_A_SHARD * (-(-q4_0_record // 4096) * 4096))
 
 
 def write_tiny_ftw(folder: Path) -> None:
