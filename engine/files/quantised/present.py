@@ -1,0 +1,58 @@
+"""Quantised checkpoints as tensors of our raw forms, under the names that unquantised ones would have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.files.quantised.bundle import Bundle, sort
+from engine.files.quantised.scheme import Scheme
+from engine.files.quantised.settings import Settings
+from engine.files.tensors import FileTensor, SourceTensor
+
+# The first that knows a bundle's layout presents it; no two know the same.
+SCHEMES: tuple[Scheme, ...] = ()
+
+
+def present(raw: Mapping[str, FileTensor], config: Mapping[str, Any]) -> Mapping[str, SourceTensor]:
+    """The tensors of a checkpoint, each quantised matrix as one tensor of a raw form.
+
+    `raw` are the tensors as safetensors files hold them, their forms being the types' names in lower case; `config` is
+    config.json. What the tensors are decides how they are read; config.json only settles what they leave open. Scales,
+    zero points and the like vanish, and so do the scales of activations. Without quantised matrices all is as it was.
+
+    Errors, naming the tensor: CorruptFileError for a scale without its weight, a weight without its scale and parts
+    that do not fit each other, UnsupportedError for a method or layout without a reader.
+    """
+    sorted_ = sort(raw)
+    if not sorted_.bundles:
+        return raw
+    settings = Settings.read(config)
+    settings.check_method()
+    presented = {name: _presented(bundle, settings) for name, bundle in sorted_.bundles.items()}
+    return {**sorted_.plain, **presented}
+
+
+def _presented(bundle: Bundle, settings: Settings) -> SourceTensor:
+    for scheme in SCHEMES:
+        tensor = scheme(bundle, settings)
+        if tensor is not None:
+            return tensor
+    if bundle.parts.keys() == {"weight"}:
+        return _alone(bundle)
+    parts = ", ".join(bundle.describe(role) for role in bundle.parts)
+    raise UnsupportedError(
+        f"The tensor {bundle.name} is kept in a way that this release does not read: {parts}.",
+        "docs/checkpoints.md lists what it reads.",
+    )
+
+
+def _alone(bundle: Bundle) -> SourceTensor:
+    """A weight without company: a float without its scale means nothing; an integer may be no weight at all."""
+    if bundle.form("weight").startswith("f"):
+        raise CorruptFileError(
+            f"The tensor {bundle.describe('weight')} has no scale, and means nothing without one.",
+            "Fetch the checkpoint again, or another one.",
+        )
+    return bundle.parts["weight"]
