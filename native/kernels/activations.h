@@ -9,16 +9,32 @@
 namespace freetoken {
 
 // Thirty-two activations: x[k] is about scale * (256 * hi[k] + lo[k]).
-// A weight is stored as an unsigned code c = w + Z, so sum(q w) = sum(q c) - Z sum(q); the last term is kept ready.
+// A weight is stored as an unsigned code c = w + Z, so sum(q w) = sum(q c) - Z sum(q); the last term is kept ready, for
+// the whole block and, for codecs with a scale every sixteen weights, for its halves.
 struct QuantBlock {
-    float scale;            // 0 for a zero block, NaN where a value is not finite
-    float sum;              // sum of q, exact
-    int32_t minus_8_sums;   // -8 * sum: Z of q4_0; times 16 it is that of q8_0
-    int32_t minus_12_sums;  // -12 * sum: Z of mxfp4
+    float scale;              // 0 for a zero block, NaN where a value is not finite
+    float sum;                // sum of q, exact
+    int32_t minus_8_sums;     // -8 * sum: Z of q4_0; times 16 it is that of q8_0
+    int32_t minus_12_sums;    // -12 * sum: Z of mxfp4
+    int32_t minus_12_first;   // the same of q[0..16): Z of nvfp4
+    int32_t minus_12_second;  // and of q[16..32)
+    int32_t minus_32_first;   // -32 times the sum of q[0..16): Z of q6_k
+    int32_t minus_32_second;
     int8_t hi[kBlock];
     int8_t lo[kBlock];
 };
-static_assert(sizeof(QuantBlock) == 80);
+static_assert(sizeof(QuantBlock) == 96);
+
+// Fills in what is kept of the sums of q[0..16) and q[16..32).
+static inline void set_sums(QuantBlock& block, int32_t first, int32_t second) {
+    block.sum = static_cast<float>(first + second);
+    block.minus_8_sums = -8 * (first + second);
+    block.minus_12_sums = -12 * (first + second);
+    block.minus_12_first = -12 * first;
+    block.minus_12_second = -12 * second;
+    block.minus_32_first = -32 * first;
+    block.minus_32_second = -32 * second;
+}
 
 // Segment boundaries of a row of `blocks` blocks: segment s is [segment_begin(s), segment_begin(s + 1)).
 static inline int segment_begin(int segment, int blocks) {

@@ -12,7 +12,7 @@ struct PairedBlock {
     QuantBlock block;
     int16_t pairs[kBlock];
 };
-static_assert(sizeof(PairedBlock) == 144);
+static_assert(sizeof(PairedBlock) == 160);
 
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy);

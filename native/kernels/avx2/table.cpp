@@ -59,10 +59,7 @@ void quantise_block(const float* x, PairedBlock* out) {
     const __m256 inverse = _mm256_set1_ps(static_cast<float>(kQuantMax) / largest);
     __m256i q[4];
     for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-    const int sum = sum_of(_mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3])));
-    out->block.sum = static_cast<float>(sum);
-    out->block.minus_8_sums = -8 * sum;
-    out->block.minus_12_sums = -12 * sum;
+    set_sums(out->block, sum_of(_mm256_add_epi32(q[0], q[1])), sum_of(_mm256_add_epi32(q[2], q[3])));
     const __m256i words[2] = {words_of(q[0], q[1]), words_of(q[2], q[3])};
     // q = 256 hi + lo with lo signed: hi is (q + 128) >> 8, lo the low byte.
     const auto hi = [](__m256i w) { return _mm256_srai_epi16(_mm256_add_epi16(w, _mm256_set1_epi16(128)), 8); };

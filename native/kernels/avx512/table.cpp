@@ -32,10 +32,7 @@ void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
     const __m512 inverse = _mm512_set1_ps(static_cast<float>(kQuantMax) / largest);
     const __m512i q0 = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse));
     const __m512i q1 = _mm512_cvtps_epi32(_mm512_mul_ps(second, inverse));
-    const int sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
-    out->sum = static_cast<float>(sum);
-    out->minus_8_sums = -8 * sum;
-    out->minus_12_sums = -12 * sum;
+    set_sums(*out, _mm512_reduce_add_epi32(q0), _mm512_reduce_add_epi32(q1));
     // q = 256 hi + lo with lo signed: hi is (q + 128) >> 8, lo the low byte.
     const __m512i half = _mm512_set1_epi32(128);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->hi),

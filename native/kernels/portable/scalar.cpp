@@ -30,18 +30,16 @@ void quantise_block(const float* x, QuantBlock& out) {
     }
     out.scale = largest / static_cast<float>(kQuantMax);
     const float inverse = static_cast<float>(kQuantMax) / largest;
-    int sum = 0;
+    int sums[2] = {};
     for (int k = 0; k < kBlock; ++k) {
         const float rounded = x[k] * inverse + kRoundMagic;
         const int q = static_cast<int>(bits_of(rounded) - kRoundMagicBits);
         const int8_t lo = static_cast<int8_t>(q);
         out.lo[k] = lo;
         out.hi[k] = static_cast<int8_t>((q - lo) / 256);
-        sum += q;
+        sums[k / 16] += q;
     }
-    out.sum = static_cast<float>(sum);
-    out.minus_8_sums = -8 * sum;
-    out.minus_12_sums = -12 * sum;
+    set_sums(out, sums[0], sums[1]);
 }
 
 void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* out) {
