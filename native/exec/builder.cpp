@@ -1,5 +1,9 @@
 #include "exec/builder.h"
 
+#include <algorithm>
+#include <numeric>
+
+#include "exec/column_order.h"
 #include "exec/record_layout.h"
 
 namespace freetoken {
@@ -120,6 +124,29 @@ PackedRows& Builder::packed(const Buffer& buffer, ActivationForm form, bool& sta
     }
     stale = std::exchange(twin.stale, false);
     return *twin.rows;
+}
+
+PackedRows& Builder::ordered_rows(int cols, ActivationForm form, int number) {
+    auto& rows = storage_.ordered_rows[{cols, form, number}];
+    if (rows == nullptr)
+        rows = std::make_unique<PackedRows>(*machine_.kernels, form, cols, static_cast<size_t>(settings_.max_tokens));
+    return *rows;
+}
+
+const int32_t* Builder::order(const std::string& matrix) const {
+    const auto found = model_.weights.find(matrix + ".order");
+    if (found == model_.weights.end()) return nullptr;
+    const auto& [name, spec] = *found;
+    const auto cols = static_cast<size_t>(weight(matrix).cols);
+    if (!spec.vector || spec.codec != Codec::f32 || static_cast<size_t>(spec.cols) != cols ||
+        spec.bytes < cols * sizeof(float))
+        throw ProgramError("the weight " + name + " must be a vector of " + std::to_string(cols) + " values");
+    std::vector<int32_t> columns(cols), own(cols);
+    read_columns(reinterpret_cast<const float*>(spec.data), spec.cols, columns.data());
+    std::iota(own.begin(), own.end(), 0);
+    if (!std::is_permutation(own.begin(), own.end(), columns.begin()))
+        throw ProgramError("the weight " + name + " does not name every column once");
+    return columns == own ? nullptr : storage_.orders.insert(std::move(columns)).first->data();
 }
 
 void Builder::written(const Buffer& buffer) {

@@ -33,6 +33,11 @@ public:
 
     // Packed rows of a buffer. `stale`: they must be packed before they are read.
     PackedRows& packed(const Buffer& buffer, ActivationForm form, bool& stale);
+    // Rows of `cols` columns that an operation packs for itself, in the `number`th of its orders.
+    PackedRows& ordered_rows(int cols, ActivationForm form, int number);
+    // The order of the columns of a matrix: entry i is the column of the input that column i is multiplied by. Null
+    // for a matrix in the order of its input; equal orders are one.
+    const int32_t* order(const std::string& matrix) const;
     // Says that an operation writes the buffer.
     void written(const Buffer& buffer);
 
@@ -47,6 +52,12 @@ private:
     KvCache& cache_;
     Storage& storage_;
     std::map<int, std::vector<ExpertRecord>> experts_;  // by MoE layer
+};
+
+// A matrix, and the order of its columns where that is not the order of its input.
+struct OrderedMatrix {
+    PackedMatrix matrix;
+    const int32_t* order;
 };
 
 // Reads one operation, with errors that name it.
@@ -67,6 +78,8 @@ public:
     const Buffer& read(size_t i) const;
     const Buffer& write(size_t i) const;
     bool has_read(size_t i) const { return i < spec_.reads.size() && !spec_.reads[i].empty(); }
+    OrderedMatrix ordered_matrix(size_t i) const;
+    // Of an operation that takes no other order than that of its input.
     PackedMatrix matrix(size_t i) const;
     const float* vector(size_t i, int length) const;
     const float* optional_vector(size_t i, int length) const;
@@ -85,6 +98,7 @@ private:
     const Attribute& attribute(const std::string& name) const;
     const Buffer& find(const std::string& name) const;
     const WeightSpec& find_weight(const std::string& name) const;
+    const int32_t* order(const std::string& matrix) const;
 
     const OpSpec& spec_;
     const size_t index_;

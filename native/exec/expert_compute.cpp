@@ -1,6 +1,9 @@
 #include "exec/expert_compute.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "exec/column_order.h"
 
 namespace freetoken {
 namespace {
@@ -12,6 +15,28 @@ size_t padded(int n) {
 Activations from_row(const Activations& x, int row) {
     if (x.index != nullptr) return {x.data, x.stride, x.index + row};
     return {x.data + static_cast<size_t>(row) * x.stride, x.stride, nullptr};
+}
+
+// Whether gate and up read their input in one order.
+bool share_an_order(const ExpertRecord& expert) {
+    const RecordLayout& layout = *expert.layout;
+    return layout.gate_order.present && layout.up_order.present &&
+           std::memcmp(layout.gate_order.vector(expert.data), layout.up_order.vector(expert.data),
+                       static_cast<size_t>(layout.hidden) * sizeof(float)) == 0;
+}
+
+// The input of `count` tokens, packed in the orders of gate and up.
+GateUpInput in_order(const Machine& machine, const ExpertRecord& expert, const ExpertInput& x, int first, int count,
+                     uint8_t* memory) {
+    const RecordLayout& layout = *expert.layout;
+    const ExpertScratch scratch(machine, layout);
+    const size_t stride = scratch.input_stride();
+    const auto pack = [&](const RecordField& order, uint8_t* out) {
+        pack_in_order(machine, expert, order, *x.plain, x.tokens + first, count, memory, out, stride);
+        return Activations{out, stride, nullptr};
+    };
+    const Activations gate = pack(layout.gate_order, scratch.gate_input(memory));
+    return {gate, share_an_order(expert) ? gate : pack(layout.up_order, scratch.up_input(memory))};
 }
 
 void add_bias(const Machine& machine, const float* bias, float* y, int n) {
@@ -33,18 +58,19 @@ int64_t gate_up_task_bytes(const RecordLayout& layout) {
     return std::max(tile_bytes(layout.gate.codec, layout.hidden), tile_bytes(layout.up.codec, layout.hidden));
 }
 
-void multiply_gate_up(const Machine& machine, const ExpertRecord& expert, int begin, int end, const Activations& x,
+void multiply_gate_up(const Machine& machine, const ExpertRecord& expert, int begin, int end, const GateUpInput& x,
                       int tokens, float* out, size_t stride) {
     const RecordLayout& layout = *expert.layout;
     if (layout.gate_up.present) {
-        machine.kernels->gemm(layout.gate_up.matrix(expert.data), 2 * begin, 2 * end, x, tokens, out, stride);
+        machine.kernels->gemm(layout.gate_up.matrix(expert.data), 2 * begin, 2 * end, x.gate, tokens, out, stride);
         return;
     }
     const int tiles = static_cast<int>(tile_count(layout.width));
     if (begin < tiles)
-        machine.kernels->gemm(layout.gate.matrix(expert.data), begin, std::min(end, tiles), x, tokens, out, stride);
+        machine.kernels->gemm(layout.gate.matrix(expert.data), begin, std::min(end, tiles), x.gate, tokens, out,
+                              stride);
     if (end > tiles)
-        machine.kernels->gemm(layout.up.matrix(expert.data), std::max(begin, tiles) - tiles, end - tiles, x, tokens,
+        machine.kernels->gemm(layout.up.matrix(expert.data), std::max(begin, tiles) - tiles, end - tiles, x.up, tokens,
                               out + padded(layout.width), stride);
 }
 
@@ -77,9 +103,28 @@ void multiply_down(const Machine& machine, const ExpertRecord& expert, int begin
 ExpertScratch::ExpertScratch(const Machine& machine, const RecordLayout& layout)
     : hidden_(kExpertTokens * gate_up_stride(layout) * sizeof(float)),
       packed_(hidden_ + padded(layout.width) * sizeof(float)),
-      packed_stride_(machine.kernels->activation_bytes(activation_form(layout.down.codec), layout.width)) {}
+      packed_stride_(machine.kernels->activation_bytes(activation_form(layout.down.codec), layout.width)),
+      columns_(packed_ + kExpertTokens * packed_stride_),
+      gathered_(columns_ + padded(layout.hidden) * sizeof(int32_t)),
+      input_(gathered_ + padded(layout.hidden) * sizeof(float)),
+      input_stride_(machine.kernels->activation_bytes(layout.input_form(), layout.hidden)),
+      bytes_(layout.ordered() ? input_ + 2 * kExpertTokens * input_stride_ : columns_) {}
 
-void run_expert(const Machine& machine, const Glu& glu, const ExpertRecord& expert, const Activations& x, int tokens,
+void pack_in_order(const Machine& machine, const ExpertRecord& expert, const RecordField& order, const Buffer& x,
+                   const int32_t* index, int tokens, uint8_t* scratch, uint8_t* out, size_t stride) {
+    const RecordLayout& layout = *expert.layout;
+    const ExpertScratch places(machine, layout);
+    int32_t* columns = places.columns(scratch);
+    if (order.present) read_columns(order.vector(expert.data), layout.hidden, columns);
+    for (int t = 0; t < tokens; ++t) {
+        const float* values = x.row(index[t]);
+        if (order.present) gather(values, columns, layout.hidden, places.gathered(scratch));
+        machine.kernels->pack_activations(layout.input_form(), order.present ? places.gathered(scratch) : values,
+                                          layout.hidden, out + static_cast<size_t>(t) * stride);
+    }
+}
+
+void run_expert(const Machine& machine, const Glu& glu, const ExpertRecord& expert, const ExpertInput& x, int tokens,
                 uint8_t* memory, float* out, size_t stride) {
     const RecordLayout& layout = *expert.layout;
     const ExpertScratch scratch(machine, layout);
@@ -87,8 +132,9 @@ void run_expert(const Machine& machine, const Glu& glu, const ExpertRecord& expe
     for (int first = 0; first < tokens; first += kExpertTokens) {
         const int count = std::min(kExpertTokens, tokens - first);
         float* gate_up = scratch.gate_up(memory);
-        multiply_gate_up(machine, expert, 0, gate_up_tasks(layout), from_row(x, first), count, gate_up,
-                         gate_up_stride(layout));
+        const GateUpInput input = layout.ordered() ? in_order(machine, expert, x, first, count, memory)
+                                                   : GateUpInput{from_row(x.packed, first), from_row(x.packed, first)};
+        multiply_gate_up(machine, expert, 0, gate_up_tasks(layout), input, count, gate_up, gate_up_stride(layout));
         for (int t = 0; t < count; ++t) {
             float* h = scratch.hidden(memory);
             activate(machine, glu, expert, gate_up + static_cast<size_t>(t) * gate_up_stride(layout), h);

@@ -60,10 +60,13 @@ public:
             hidden_stride_ = std::max(hidden_stride_, scratch.packed_stride());
             gate_up_stride_ = std::max(gate_up_stride_, gate_up_stride(*record.layout));
             width_ = std::max(width_, record.layout->width);
+            ordered_ = ordered_ || record.layout->ordered();
+            input_stride_ = std::max(input_stride_, scratch.input_stride());
         }
     }
 
-    // Pack the input; whole experts, and gate and up of the shared ones; activation and down of these; merge.
+    // Pack the input, of the shared experts alone where experts have orders; whole experts, and gate and up of the
+    // shared ones; activation and down of these; merge.
     int phases() const override { return 5; }
     size_t scratch_bytes() const override { return scratch_bytes_; }
 
@@ -71,12 +74,16 @@ public:
         const auto tokens = static_cast<uint32_t>(step.tokens);
         switch (phase) {
             case 0: {
+                if (ordered_) {
+                    plan(step);
+                    return {{static_cast<uint32_t>(shared_rows_)}, int64_t{4} * parts_.x->width * shared_rows_};
+                }
                 const auto& inputs = parts_.inputs;
                 const bool stale = std::any_of(inputs.begin(), inputs.end(), [](const Input& i) { return i.stale; });
                 return {{stale ? tokens : 0, 4}, int64_t{2} * parts_.x->width * step.tokens};
             }
             case 1:
-                plan(step);
+                if (!ordered_) plan(step);
                 return {{whole_ + static_cast<uint32_t>(gate_up_.size()), 1, true}, kNeverAlone};
             case 2:
                 return {{static_cast<uint32_t>(shared_rows_)}, int64_t{6} * width_ * shared_rows_};
@@ -89,7 +96,9 @@ public:
 
     void run(int phase, const Step&, TaskRange tasks, uint8_t* scratch) override {
         for (uint32_t task = tasks.begin; task < tasks.end; ++task) {
-            if (phase == 0)
+            if (phase == 0 && ordered_)
+                pack_shared(static_cast<int>(task), scratch);
+            else if (phase == 0)
                 pack(task);
             else if (phase == 1 && task < whole_)
                 run_whole(groups_.groups()[task], scratch);
@@ -116,6 +125,15 @@ private:
     }
     const ExpertRecord& record(const ExpertGroups::Group& group) const {
         return parts_.records[static_cast<size_t>(group.expert)];
+    }
+    // Of a row of the shared experts, in the order of gate, and `stride` behind it in that of up.
+    uint8_t* input_row(int row) const {
+        return workspace_.expert_inputs.data() + 2 * static_cast<size_t>(row) * input_stride_;
+    }
+    size_t shared_expert_of(int row) const {
+        size_t expert = 0;
+        while (expert + 1 < shared_.size() && shared_[expert + 1].first_row <= row) ++expert;
+        return expert;
     }
     Activations input(const ExpertGroups::Group& group) const {
         const ActivationForm form = record(group).layout->input_form();
@@ -151,6 +169,7 @@ private:
         const auto rows = static_cast<size_t>(shared_rows_);
         workspace_.expert_gate_up.reserve(rows * gate_up_stride_ * sizeof(float));
         workspace_.expert_hidden.reserve(rows * hidden_stride_);
+        if (ordered_) workspace_.expert_inputs.reserve(2 * rows * input_stride_);
         const auto pairs = static_cast<size_t>(step.tokens) * static_cast<size_t>(top_k());
         workspace_.expert_outputs.reserve(pairs * out_stride() * sizeof(float));
     }
@@ -161,21 +180,36 @@ private:
         }
     }
 
+    void pack_shared(int row, uint8_t* scratch) {
+        const SharedExpert& shared = shared_[shared_expert_of(row)];
+        const ExpertRecord& owner = record(shared.group);
+        const int32_t* token = groups_.tokens(shared.group) + (row - shared.first_row);
+        uint8_t* gate = input_row(row);
+        pack_in_order(machine_, owner, owner.layout->gate_order, *parts_.x, token, 1, scratch, gate, input_stride_);
+        pack_in_order(machine_, owner, owner.layout->up_order, *parts_.x, token, 1, scratch, gate + input_stride_,
+                      input_stride_);
+    }
+
+    GateUpInput shared_input(const SharedExpert& shared) const {
+        if (!ordered_) return {input(shared.group), input(shared.group)};
+        const uint8_t* gate = input_row(shared.first_row);
+        return {{gate, 2 * input_stride_, nullptr}, {gate + input_stride_, 2 * input_stride_, nullptr}};
+    }
+
     void run_whole(const ExpertGroups::Group& group, uint8_t* scratch) {
-        run_expert(machine_, parts_.glu, record(group), input(group), group.count, scratch, out(group.first),
-                   out_stride());
+        const Activations packed = ordered_ ? Activations{} : input(group);
+        run_expert(machine_, parts_.glu, record(group), {packed, parts_.x, groups_.tokens(group)}, group.count, scratch,
+                   out(group.first), out_stride());
     }
 
     void run_gate_up(const Piece& piece) {
         const SharedExpert& shared = shared_[piece.expert];
-        multiply_gate_up(machine_, record(shared.group), piece.begin, piece.end, input(shared.group),
+        multiply_gate_up(machine_, record(shared.group), piece.begin, piece.end, shared_input(shared),
                          shared.group.count, gate_up_row(shared.first_row), gate_up_stride_);
     }
 
     void run_activation(int row, uint8_t* scratch) {
-        size_t expert = 0;
-        while (expert + 1 < shared_.size() && shared_[expert + 1].first_row <= row) ++expert;
-        const ExpertRecord& owner = record(shared_[expert].group);
+        const ExpertRecord& owner = record(shared_[shared_expert_of(row)].group);
         float* h = ExpertScratch(machine_, *owner.layout).hidden(scratch);
         activate(machine_, parts_.glu, owner, gate_up_row(row), h);
         machine_.kernels->pack_activations(activation_form(owner.layout->down.codec), h, owner.layout->width,
@@ -204,6 +238,8 @@ private:
     size_t hidden_stride_ = 0;   // bytes
     size_t gate_up_stride_ = 0;  // values
     int width_ = 0;
+    bool ordered_ = false;     // experts read their input in orders of their own
+    size_t input_stride_ = 0;  // bytes
 
     ExpertGroups groups_;
     uint32_t whole_ = 0;  // groups that single threads run
@@ -236,6 +272,7 @@ std::unique_ptr<Operation> make_experts(const OpReader& op) {
         op.require(record.layout->hidden == parts.x->width,
                    "the experts' width is " + std::to_string(record.layout->hidden) + ", that of buffer " +
                        parts.x->name + " " + std::to_string(parts.x->width));
+        if (record.layout->ordered()) continue;
         const ActivationForm form = record.layout->input_form();
         if (std::exchange(seen[static_cast<size_t>(form)], true)) continue;
         Input input;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "exec/builder.h"
+#include "exec/column_order.h"
 
 namespace freetoken {
 namespace {
@@ -27,9 +28,10 @@ public:
         const PackedRows* x;
         uint32_t first_tile;  // in the list of all parts
     };
+    // Rows that are to be packed before the product.
     struct Packing {
         const PackedRows* rows;
-        bool stale;
+        const int32_t* order;  // of the columns, where it is not that of x
     };
 
     Linear(const Machine& machine, const Buffer& x, float scale, std::vector<Part> parts, std::vector<Packing> packings)
@@ -44,31 +46,35 @@ public:
             weights_ += int64_t{part.matrix.rows} * part.matrix.cols;
         }
         grain_ = static_cast<uint32_t>(tiles_of(kTaskBytes, parts_[0].matrix));
+        ordered_ = std::any_of(packings_.begin(), packings_.end(), [](const Packing& p) { return p.order != nullptr; });
     }
 
     int phases() const override { return 2; }
+    size_t scratch_bytes() const override { return ordered_ ? static_cast<size_t>(x_.width) * sizeof(float) : 0; }
 
     Work prepare(int phase, const Step& step) override {
         const int rows = x_.rows(step);
         if (rows == 0) return {};
         if (phase == 1) return {{tiles_, grain_}, weights_ * rows};
-        const bool stale = std::any_of(packings_.begin(), packings_.end(), [](const Packing& p) { return p.stale; });
-        return stale ? Work{{static_cast<uint32_t>(rows), 4}, int64_t{2} * x_.width * rows} : Work{};
+        if (packings_.empty()) return {};
+        return {{static_cast<uint32_t>(rows), 4}, int64_t{2} * x_.width * rows};
     }
 
-    void run(int phase, const Step& step, TaskRange tasks, uint8_t*) override {
+    void run(int phase, const Step& step, TaskRange tasks, uint8_t* scratch) override {
         if (phase == 0)
-            pack(tasks);
+            pack(tasks, reinterpret_cast<float*>(scratch));
         else
             multiply(x_.rows(step), tasks);
     }
 
 private:
-    void pack(TaskRange rows) {
+    void pack(TaskRange rows, float* gathered) {
         for (const Packing& packing : packings_) {
-            if (!packing.stale) continue;
-            for (uint32_t i = rows.begin; i < rows.end; ++i)
-                packing.rows->pack(*machine_.kernels, x_.row(static_cast<int>(i)), i);
+            for (uint32_t i = rows.begin; i < rows.end; ++i) {
+                const float* values = x_.row(static_cast<int>(i));
+                if (packing.order != nullptr) gather(values, packing.order, x_.width, gathered);
+                packing.rows->pack(*machine_.kernels, packing.order != nullptr ? gathered : values, i);
+            }
         }
     }
 
@@ -104,6 +110,7 @@ private:
     const float scale_;
     const std::vector<Part> parts_;
     const std::vector<Packing> packings_;
+    bool ordered_ = false;
     uint32_t tiles_ = 0;
     uint32_t grain_ = 1;
     int64_t weights_ = 0;
@@ -199,6 +206,27 @@ private:
     Mapping& packed_;  // a row for every token and head
 };
 
+// The rows that a matrix reads, for which `packings` gets an entry unless an earlier matrix has made one.
+const PackedRows& packed_input(const OpReader& op, const Buffer& x, const OrderedMatrix& weight,
+                               std::vector<Linear::Packing>& packings) {
+    const ActivationForm form = activation_form(weight.matrix.codec);
+    if (weight.order == nullptr) {
+        bool stale = false;
+        const PackedRows& rows = op.builder.packed(x, form, stale);
+        if (stale) packings.push_back({&rows, nullptr});
+        return rows;
+    }
+    int orders = 0;
+    for (const Linear::Packing& packing : packings) {
+        if (packing.order == nullptr) continue;
+        if (packing.order == weight.order && packing.rows->form == form) return *packing.rows;
+        ++orders;
+    }
+    const PackedRows& rows = op.builder.ordered_rows(x.width, form, orders);
+    packings.push_back({&rows, weight.order});
+    return rows;
+}
+
 }  // namespace
 
 std::unique_ptr<Operation> make_linear(const OpReader& op) {
@@ -209,15 +237,14 @@ std::unique_ptr<Operation> make_linear(const OpReader& op) {
     std::vector<Linear::Packing> packings;
     uint32_t first_tile = 0;
     for (size_t i = 0; i < op.writes(); ++i) {
-        const PackedMatrix matrix = op.matrix(2 * i);
+        const OrderedMatrix weight = op.ordered_matrix(2 * i);
+        const PackedMatrix& matrix = weight.matrix;
         const Buffer& y = op.write(i);
         op.require(matrix.cols == x.width, "buffer " + x.name + " has " + std::to_string(x.width) +
                                                " columns, the matrix " + std::to_string(matrix.cols));
         op.width(y, matrix.rows);
         op.require(x.per_row == y.per_row, "reads and writes rows of different kinds");
-        bool stale = false;
-        PackedRows& packed = op.builder.packed(x, activation_form(matrix.codec), stale);
-        if (stale || packings.empty()) packings.push_back({&packed, stale});
+        const PackedRows& packed = packed_input(op, x, weight, packings);
         parts.push_back({matrix, op.optional_vector(2 * i + 1, matrix.rows), &y, &packed, first_tile});
         first_tile += static_cast<uint32_t>(tile_count(matrix.rows));
     }

@@ -34,6 +34,14 @@ const WeightSpec& OpReader::find_weight(const std::string& name) const {
     }
 }
 
+const int32_t* OpReader::order(const std::string& matrix) const {
+    try {
+        return builder.order(matrix);
+    } catch (const ProgramError& error) {
+        fail(error.what());
+    }
+}
+
 const Buffer& OpReader::read(size_t i) const {
     require(i < spec_.reads.size(), "too few inputs");
     return find(spec_.reads[i]);
@@ -44,7 +52,7 @@ const Buffer& OpReader::write(size_t i) const {
     return find(spec_.writes[i]);
 }
 
-PackedMatrix OpReader::matrix(size_t i) const {
+OrderedMatrix OpReader::ordered_matrix(size_t i) const {
     require(i < spec_.weights.size(), "too few weights");
     const std::string& name = spec_.weights[i];
     const WeightSpec& weight = find_weight(name);
@@ -52,7 +60,13 @@ PackedMatrix OpReader::matrix(size_t i) const {
     require(weight.rows > 0 && valid_cols(weight.codec, weight.cols), "the weight " + name + " has no valid shape");
     require(static_cast<int64_t>(weight.bytes) >= packed_bytes(weight.codec, weight.rows, weight.cols),
             "the weight " + name + " is short");
-    return {weight.codec, weight.rows, weight.cols, weight.data};
+    return {{weight.codec, weight.rows, weight.cols, weight.data}, order(name)};
+}
+
+PackedMatrix OpReader::matrix(size_t i) const {
+    const OrderedMatrix ordered = ordered_matrix(i);
+    require(ordered.order == nullptr, "the columns of the weight " + spec_.weights[i] + " are in another order");
+    return ordered.matrix;
 }
 
 const float* OpReader::vector(size_t i, int length) const {

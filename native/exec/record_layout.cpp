@@ -1,5 +1,8 @@
 #include "exec/record_layout.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace freetoken {
 namespace {
 
@@ -7,14 +10,26 @@ constexpr size_t kFieldAlignment = 64;
 
 RecordField* field_named(RecordLayout& layout, const std::string& name) {
     const std::pair<const char*, RecordField*> known[] = {
-        {"gate_up", &layout.gate_up},     {"gate", &layout.gate},           {"up", &layout.up},
-        {"down", &layout.down},           {"gate_bias", &layout.gate_bias}, {"up_bias", &layout.up_bias},
+        {"gate_up", &layout.gate_up},
+        {"gate", &layout.gate},
+        {"up", &layout.up},
+        {"down", &layout.down},
+        {"gate_bias", &layout.gate_bias},
+        {"up_bias", &layout.up_bias},
         {"down_bias", &layout.down_bias},
+        {"gate.order", &layout.gate_order},
+        {"up.order", &layout.up_order},
     };
     for (const auto& [known_name, field] : known) {
         if (name == known_name) return field;
     }
     return nullptr;
+}
+
+bool is_vector(const RecordLayout& layout, const RecordField* field) {
+    const RecordField* vectors[] = {&layout.gate_bias, &layout.up_bias, &layout.down_bias, &layout.gate_order,
+                                    &layout.up_order};
+    return std::find(std::begin(vectors), std::end(vectors), field) != std::end(vectors);
 }
 
 int64_t stored_bytes(const RecordField& field, bool vector) {
@@ -45,8 +60,8 @@ RecordLayout record_layout(const std::vector<FieldSpec>& fields, size_t record_b
         if (field->present) throw ProgramError("experts have the field " + spec.name + " twice");
         if (spec.rows <= 0 || spec.cols <= 0 || spec.offset % kFieldAlignment != 0)
             throw ProgramError("the experts' field " + spec.name + " has no valid shape or place");
-        const bool bias = field == &layout.gate_bias || field == &layout.up_bias || field == &layout.down_bias;
-        if (spec.vector != bias || (bias && spec.codec != Codec::f32) || (!bias && !valid_cols(spec.codec, spec.cols)))
+        const bool vector = is_vector(layout, field);
+        if (spec.vector != vector || (vector ? spec.codec != Codec::f32 : !valid_cols(spec.codec, spec.cols)))
             throw ProgramError("the experts' field " + spec.name + " is of the wrong kind");
         const bool pair = field == &layout.gate_up;
         const int64_t rows = pair ? 2 * kTileRows * tile_count(spec.rows) : spec.rows;
@@ -72,6 +87,9 @@ RecordLayout record_layout(const std::vector<FieldSpec>& fields, size_t record_b
     check_length(layout.gate_bias, "gate_bias", layout.width);
     check_length(layout.up_bias, "up_bias", layout.width);
     check_length(layout.down_bias, "down_bias", layout.hidden);
+    if (layout.ordered() && !apart) throw ProgramError("the experts' gate and up have orders, and are not apart");
+    check_length(layout.gate_order, "gate.order", layout.hidden);
+    check_length(layout.up_order, "up.order", layout.hidden);
     return layout;
 }
 

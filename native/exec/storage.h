@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -41,11 +42,14 @@ struct RecordLayout {
     RecordField gate_up;  // rows: of both matrices, padding included
     RecordField gate, up, down;
     RecordField gate_bias, up_bias, down_bias;
+    RecordField gate_order, up_order;  // of columns, a number each; only of matrices apart
     size_t bytes = 0;
     int hidden = 0;
     int width = 0;  // of the intermediate
 
     ActivationForm input_form() const { return activation_form(gate_up.present ? gate_up.codec : gate.codec); }
+    // Whether an expert reads its input in an order of its own.
+    bool ordered() const { return gate_order.present || up_order.present; }
 };
 
 struct ExpertRecord {
@@ -57,6 +61,7 @@ struct ExpertRecord {
 struct Workspace {
     Mapping head_rows;
     Mapping attention_parts;
+    Mapping expert_inputs;
     Mapping expert_outputs;
     Mapping expert_gate_up;
     Mapping expert_hidden;
@@ -80,6 +85,10 @@ struct Storage {
     std::vector<std::unique_ptr<RopeAngles>> ropes;
     std::vector<std::unique_ptr<RecordLayout>> layouts;
     std::map<std::tuple<std::string, int, int, ActivationForm>, Twin> twins;
+    // Rows in the order of a matrix's columns, packed anew by every operation: by columns, form, and number among the
+    // orders of the operation.
+    std::map<std::tuple<int, ActivationForm, int>, std::unique_ptr<PackedRows>> ordered_rows;
+    std::set<std::vector<int32_t>> orders;  // equal ones are one
     Workspace workspace;
     ExpertCounters experts;
 };
