@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.codecs import CODECS, align
+from engine.files.codecs import CODECS, FORMS, align
 from engine.files.untrusted import open_regular
 
 MAGIC = b"GGUF"
@@ -224,9 +224,9 @@ def _tensor_bytes(tensor: GgufTensor, path: Path) -> int:
     """Bytes of a tensor; 0 for a codec whose size is not known here."""
     if 0 in tensor.shape:
         raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} is empty.")
-    codec = CODECS.get(tensor.form)
-    if codec is None:
+    form = FORMS.get(tensor.form)
+    if form is None:
         return 0
-    if tensor.shape[-1] % codec.block:
-        raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} has rows of no whole blocks of {codec.name}.")
-    return math.prod(tensor.shape[:-1]) * codec.row_bytes(tensor.shape[-1])
+    if not CODECS[form.codec].valid_cols(tensor.shape[-1]):
+        raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} has rows of no whole blocks of {form.name}.")
+    return math.prod(tensor.shape[:-1]) * form.row_bytes(tensor.shape[-1])

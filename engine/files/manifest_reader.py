@@ -115,7 +115,7 @@ def _shape(table: Table) -> Shape:
     if codec not in CODECS:
         raise UnsupportedError(f"{table.where} is in the codec {codec!a:.60}, which this release does not know.")
     shape = Shape(codec, table.integer("rows", 1, _MAX_DIMENSION), table.integer("cols", 1, _MAX_DIMENSION))
-    if shape.cols % CODECS[codec].block:
+    if not CODECS[codec].valid_cols(shape.cols):
         raise CorruptFileError(f"{table.where}: {shape.cols} columns are not whole blocks of {codec}.")
     return shape
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from engine.base.errors import CorruptFileError
-from engine.files.codecs import CODECS, TILE_ROWS
+from engine.files.codecs import CODECS, FORMS, TILE_ROWS
 from engine.files.gather import Gather
 from engine.files.plan import Item, Part
 from engine.files.source_file import Bytes
 from engine.spec.layout import Matrix, Vector
 
 Pack = Callable[[str, Bytes, int, Bytes, int], None]
-"""Packs raw rows [rows, bytes a row] of `cols` values of a codec: tile i starts at byte i * stride of the output.
+"""Packs raw rows [rows, bytes a row] of `cols` values of a form: tile i starts at byte i * stride of the output.
 
 Raises ValueError for a scale that is no finite number.
 """
@@ -22,11 +22,11 @@ Raises ValueError for a scale that is no finite number.
 CHUNK_BYTES = 1 << 20  # of raw rows: small enough for the second-level cache
 
 
-def native_pack(codec: str, raw: Bytes, cols: int, out: Bytes, stride: int) -> None:
+def native_pack(form: str, raw: Bytes, cols: int, out: Bytes, stride: int) -> None:
     """The packer of the C++ module."""
     from engine import _native
 
-    _native.pack_rows(codec, raw, cols, out, stride)
+    _native.pack_rows(form, raw, cols, out, stride)
 
 
 def item_bytes(item: Item, gather: Gather, pack: Pack) -> Iterator[Bytes]:
@@ -46,15 +46,15 @@ def _part_bytes(part: Part, gather: Gather, pack: Pack) -> Iterator[Bytes]:
         data[: len(values)] = values
         yield data
     else:
-        yield from _matrix_bytes(part.sources, part.shape.codec, gather, pack)
+        yield from _matrix_bytes(part.sources, gather, pack)
 
 
-def _matrix_bytes(matrices: tuple[Matrix, ...], codec_name: str, gather: Gather, pack: Pack) -> Iterator[Bytes]:
+def _matrix_bytes(matrices: tuple[Matrix, ...], gather: Gather, pack: Pack) -> Iterator[Bytes]:
     """Tiles of matrices of one shape, in turn."""
-    codec = CODECS[codec_name]
+    form = FORMS[gather.form(matrices[0])]
     rows, cols = matrices[0].rows, matrices[0].cols
-    tile_bytes = codec.tile_bytes(cols)
-    tiles_a_chunk = max(1, CHUNK_BYTES // (codec.row_bytes(cols) * TILE_ROWS * len(matrices)))
+    tile_bytes = CODECS[form.codec].tile_bytes(cols)
+    tiles_a_chunk = max(1, CHUNK_BYTES // (form.row_bytes(cols) * TILE_ROWS * len(matrices)))
     step = tiles_a_chunk * TILE_ROWS
     for start in range(0, rows, step):
         stop = min(start + step, rows)
@@ -63,7 +63,7 @@ def _matrix_bytes(matrices: tuple[Matrix, ...], codec_name: str, gather: Gather,
         for turn, matrix in enumerate(matrices):
             raw = gather.rows(matrix, start, stop)
             try:
-                pack(codec_name, raw, cols, out.reshape(-1)[turn * tile_bytes :], out.strides[0])
+                pack(form.name, raw, cols, out.reshape(-1)[turn * tile_bytes :], out.strides[0])
             except ValueError as error:
                 raise CorruptFileError(f"The tensor {matrix.pieces[0].tensor} cannot be used: {error}") from None
         yield out.reshape(-1)

@@ -54,6 +54,11 @@ Codec codec_named(const std::string& name) {
     throw ProgramError("the codec " + name + " is unknown");
 }
 
+Form form_named(const std::string& name) {
+    if (const auto form = form_by_name(name)) return *form;
+    throw ProgramError("the form " + name + " is unknown");
+}
+
 ProgramSpec program_spec(nb::handle program) {
     ProgramSpec spec;
     for (nb::handle item : program.attr("buffers").attr("items")())

@@ -25,8 +25,9 @@ private:
     std::vector<Bytes> kept_;
 };
 
-// Throws ProgramError for a name that no codec has.
+// Throw ProgramError for a name that no codec or raw form has.
 Codec codec_named(const std::string& name);
+Form form_named(const std::string& name);
 
 // An `engine.program.ir.Program`, an `engine.files.ftw.Tensor`, `Bank` and field of a bank.
 ProgramSpec program_spec(nanobind::handle program);

@@ -224,25 +224,26 @@ private:
 };
 
 // Packs raw rows; tile i starts at byte i * stride of `out`.
-void pack(const std::string& codec_name, nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> raw,
+void pack(const std::string& form_name, nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> raw,
           int64_t cols, WritableBytes out, int64_t stride) {
-    const Codec codec = codec_named(codec_name);
+    const Form form = form_named(form_name);
+    const Codec codec = form_info(form).codec;
     const auto rows = static_cast<int64_t>(raw.shape(0));
-    if (!valid_cols(codec, cols) || static_cast<int64_t>(raw.shape(1)) != raw_row_bytes(codec, cols))
+    if (!valid_cols(codec, cols) || static_cast<int64_t>(raw.shape(1)) != raw_row_bytes(form, cols))
         throw ProgramError("rows of " + std::to_string(raw.shape(1)) + " bytes do not hold " + std::to_string(cols) +
-                           " values of " + codec_name);
+                           " values of " + form_name);
     const int64_t tile = tile_bytes(codec, cols);
     const int64_t needed = rows == 0 ? 0 : (tile_count(rows) - 1) * stride + tile;
     if (stride < tile || stride % tile != 0 || static_cast<int64_t>(out.size()) < needed)
         throw ProgramError("the tiles do not fit the output");
-    std::optional<BadScale> bad;
+    std::optional<BadValue> bad;
     {
         const nb::gil_scoped_release unlocked;
-        bad = pack_rows(codec, raw.data(), rows, cols, out.data(), stride);
+        bad = pack_rows(form, raw.data(), rows, cols, out.data(), stride);
     }
     if (bad)
-        throw ProgramError("row " + std::to_string(bad->row) + ", block " + std::to_string(bad->block) +
-                           " has a scale that is no finite number");
+        throw ProgramError("row " + std::to_string(bad->row) +
+                           (bad->block < 0 ? "" : ", block " + std::to_string(bad->block)) + " has " + bad->what);
 }
 
 NumpyRows unpack(const std::string& codec_name, int rows, int cols, Bytes packed) {
@@ -275,7 +276,7 @@ NB_MODULE(_native, m) {
             return packed_bytes(codec_named(codec), rows, cols);
         },
         "codec"_a, "rows"_a, "cols"_a);
-    m.def("pack_rows", &pack, "codec"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
+    m.def("pack_rows", &pack, "form"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
     m.def("unpack", &unpack, "codec"_a, "rows"_a, "cols"_a, "packed"_a);
     m.def("topology", &topology, "root"_a = "/", "allowed"_a = nb::none());
     m.def("placement", &placement, "threads"_a, "root"_a = "/", "allowed"_a = nb::none());

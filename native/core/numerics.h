@@ -56,8 +56,17 @@ static inline float e8m0_to_float(uint8_t e) {
     return float_of(e != 0 ? static_cast<uint32_t>(e) << 23 : 0x00400000u);
 }
 
+// OCP e4m3fn, times 2^-8: the half of the same bits, an exact f32. 0x80 is -0; 0x7f and 0xff are NaNs, refused when a
+// matrix is packed, never met here.
+static inline float e4m3_over_256(uint8_t b) {
+    return half_to_float(static_cast<uint16_t>((b & 0x80u) << 8 | (b & 0x7Fu) << 7));
+}
+
 // Twice the values of OCP e2m1 by code; the sign bit is 8.
 inline constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// ggml's table of iq4_nl, by code.
+inline constexpr int8_t kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // e^x: x is clamped to [-87, 88]; Cody-Waite reduction by ln 2 in two parts and the degree 7 polynomial of Cephes'
 // expf. Error below 0.9 ulp. NaN stays NaN.

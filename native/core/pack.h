@@ -8,22 +8,22 @@
 
 namespace freetoken {
 
-// A scale that is not a finite number; the caller makes a sentence of it.
-struct BadScale {
-    int64_t row;    // counted from the first row passed in
-    int64_t block;  // block of 32 within the row
-    uint32_t bits;  // the scale's own bits: fp16 or e8m0
+// What a raw row holds that a packed matrix may not; the caller makes a sentence of it.
+struct BadValue {
+    int64_t row;       // counted from the first row passed in
+    int64_t block;     // raw block within the row; -1: the row's header
+    const char* what;  // "a scale that is no finite number"
 };
 
-// Packs `rows` raw rows of `cols` weights into tiles; the first row is the first row of a tile.
+// Packs `rows` raw rows of `cols` weights into tiles of the form's codec; the first row is the first row of a tile.
 //
-// Rows lie raw_row_bytes(codec, cols) apart. Tile i is written at tiles + i * tile_stride; tile_stride is
+// Rows lie raw_row_bytes(form, cols) apart. Tile i is written at tiles + i * tile_stride; tile_stride is
 // tile_bytes(codec, cols), or a multiple of it where tiles of several matrices take turns. The last tile is filled up
-// with zero weights. Every byte of each tile is written. Returns the first bad scale met, or nothing.
-std::optional<BadScale> pack_rows(Codec codec, const uint8_t* raw, int64_t rows, int64_t cols, uint8_t* tiles,
+// with zero weights. Every byte of each tile is written. Returns the first bad value met, or nothing.
+std::optional<BadValue> pack_rows(Form form, const uint8_t* raw, int64_t rows, int64_t cols, uint8_t* tiles,
                                   int64_t tile_stride);
 
-// Writes the dequantised weights of row `row` of a packed matrix to out[0..cols), exact to one rounding.
+// Writes the dequantised weights of row `row` of a packed matrix to out[0..cols), as docs/numerics.md says.
 void unpack_row(Codec codec, const uint8_t* tiles, int64_t row, int64_t cols, float* out);
 
 }  // namespace freetoken

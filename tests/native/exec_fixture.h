@@ -201,7 +201,7 @@ private:
             const int copies = field.name == "gate_up" ? 2 : 1;
             for (int copy = 0; copy < copies; ++copy) {
                 const RawMatrix raw = random_matrix(random_, field.codec, field.rows, field.cols);
-                pack_rows(field.codec, raw.bytes.data(), field.rows, field.cols, out + copy * tile, copies * tile);
+                pack_rows(form_of(field.codec), raw.bytes.data(), field.rows, field.cols, out + copy * tile, copies * tile);
             }
         }
     }
@@ -213,7 +213,7 @@ private:
     std::string matrix(const std::string& name, Codec codec, int rows, int cols) {
         const RawMatrix raw = random_matrix(random_, codec, rows, cols);
         auto& bytes = own(name, static_cast<size_t>(packed_bytes(codec, rows, cols)));
-        pack_rows(codec, raw.bytes.data(), rows, cols, bytes.data(), tile_bytes(codec, cols));
+        pack_rows(form_of(codec), raw.bytes.data(), rows, cols, bytes.data(), tile_bytes(codec, cols));
         spec.weights[name] = {codec, rows, cols, false, bytes.data(), bytes.size()};
         return name;
     }

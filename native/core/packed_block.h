@@ -1,0 +1,138 @@
+// Reading the packed form of integer codecs weight by weight, for the scalar kernels and for dequantisation.
+// Internal linkage: see numerics.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/bytes.h"
+#include "core/codec.h"
+
+namespace freetoken {
+
+// Calls f.operator()<C>() with the codec as a constant.
+template <class F>
+static inline void with_integer_codec(Codec codec, F f) {
+    switch (codec) {
+        case Codec::q8_0:
+            return f.template operator()<Codec::q8_0>();
+        case Codec::q4_0:
+            return f.template operator()<Codec::q4_0>();
+        case Codec::q4_1:
+            return f.template operator()<Codec::q4_1>();
+        case Codec::mxfp4:
+            return f.template operator()<Codec::mxfp4>();
+        case Codec::iq4_nl:
+            return f.template operator()<Codec::iq4_nl>();
+        case Codec::q4_k:
+            return f.template operator()<Codec::q4_k>();
+        case Codec::q5_k:
+            return f.template operator()<Codec::q5_k>();
+        case Codec::q6_k:
+            return f.template operator()<Codec::q6_k>();
+        case Codec::nvfp4:
+            return f.template operator()<Codec::nvfp4>();
+        case Codec::int4_32:
+            return f.template operator()<Codec::int4_32>();
+        case Codec::int4_32z:
+            return f.template operator()<Codec::int4_32z>();
+        case Codec::int4_128z:
+            return f.template operator()<Codec::int4_128z>();
+        case Codec::f32:
+        case Codec::f16:
+        case Codec::bf16:
+        case Codec::fp8:
+        case Codec::mxfp8:
+            break;
+    }
+    __builtin_unreachable();
+}
+
+// Whether the first and the last sixteen weights of a block have scales of their own.
+static constexpr bool has_half_scales(Codec codec) {
+    return codec == Codec::q6_k || codec == Codec::nvfp4;
+}
+
+// Whether a block adds a minimum to each weight.
+static constexpr bool has_minimum(Codec codec) {
+    return codec == Codec::q4_1 || codec == Codec::q4_k || codec == Codec::q5_k;
+}
+
+static constexpr bool has_zero_point(Codec codec) {
+    return codec == Codec::int4_32z || codec == Codec::int4_128z;
+}
+
+// Where block `block` of a tile lies: the header of its group, its place in it, its codes.
+struct BlockPlace {
+    const uint8_t* header;
+    int place;
+    const uint8_t* codes;
+};
+
+template <Codec C>
+static inline BlockPlace find_block(const uint8_t* tile, int64_t block) {
+    constexpr CodecInfo info = codec_info(C);
+    constexpr int64_t header_bytes = info.header_lines * kScaleLine;
+    constexpr int64_t lines_bytes = info.code_bytes * kTileRows;
+    const int64_t group = block / info.group_blocks;
+    const int place = static_cast<int>(block % info.group_blocks);
+    const uint8_t* header =
+        tile + (info.row_line ? kScaleLine : 0) + group * (header_bytes + info.group_blocks * lines_bytes);
+    return {header, place, header + header_bytes + place * lines_bytes};
+}
+
+// What the integers of a row's block are multiplied with, before the row's factor and the codec's `post`.
+struct BlockScales {
+    float first;    // weights 0..15
+    float second;   // weights 16..31
+    float minimum;  // added to each weight; 0 for most codecs
+    int zero;       // taken off each code; 0 for most codecs
+};
+
+template <Codec C>
+static inline BlockScales read_scales(const uint8_t* header, int place, int row) {
+    constexpr CodecInfo info = codec_info(C);
+    const auto half = [](const uint8_t* p) { return half_to_float(load<uint16_t>(p)); };
+    const uint8_t* own = header + info.scale_bytes * (kTileRows * place + row);
+    if constexpr (C == Codec::q4_k || C == Codec::q5_k) {
+        own += kScaleLine;
+        const float scale = half(header + 4 * row) * static_cast<float>(own[0]);
+        return {scale, scale, -(half(header + 4 * row + 2) * static_cast<float>(own[1])), 0};
+    } else if constexpr (C == Codec::q6_k) {
+        own += kScaleLine;
+        const float d = half(header + 4 * row);
+        return {d * static_cast<float>(static_cast<int8_t>(own[0])),
+                d * static_cast<float>(static_cast<int8_t>(own[1])), 0.0f, 0};
+    } else if constexpr (C == Codec::nvfp4) {
+        return {e4m3_over_256(own[0]), e4m3_over_256(own[1]), 0.0f, 0};
+    } else if constexpr (C == Codec::mxfp4) {
+        const float scale = e8m0_to_float(*own);
+        return {scale, scale, 0.0f, 0};
+    } else if constexpr (C == Codec::int4_128z) {
+        const float scale = half(header + 2 * row);
+        return {scale, scale, 0.0f, header[2 * kTileRows + row]};
+    } else {
+        const float scale = half(own);
+        if constexpr (C == Codec::q4_1) return {scale, scale, half(own + 2), 0};
+        if constexpr (C == Codec::int4_32z) return {scale, scale, 0.0f, own[2]};
+        return {scale, scale, 0.0f, 0};
+    }
+}
+
+// The integer that weight k of a row's block stands for, before its scale; of codecs with a zero point the code itself.
+template <Codec C>
+static inline int read_weight(const uint8_t* codes, int row, int k) {
+    const uint8_t* lane = codes + 4 * row + k % 4;
+    if constexpr (C == Codec::q8_0) return lane[k / 4 * 64] - 128;
+    const int byte = lane[k / 8 * 64];
+    int code = k % 8 < 4 ? byte & 15 : byte >> 4;
+    if constexpr (C == Codec::q5_k) code |= (lane[4 * 64] >> k / 4 & 1) << 4;
+    if constexpr (C == Codec::q6_k) code |= (lane[(4 + k / 16) * 64] >> k / 4 % 4 * 2 & 3) << 4;
+    if constexpr (C == Codec::iq4_nl) return kIq4Nl[code];
+    if constexpr (C == Codec::mxfp4 || C == Codec::nvfp4) return kE2m1Doubled[code];
+    return code - codec_info(C).zero;
+}
+
+static_assert(codec_info(Codec::int4_32z).zero == 0 && codec_info(Codec::int4_128z).zero == 0);
+
+}  // namespace freetoken
