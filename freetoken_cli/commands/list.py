@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from engine.base.units import format_duration, format_size
 from engine.files.store import READY, Entry, Store
@@ -14,6 +16,7 @@ from freetoken_cli.output import Column, Output
 
 EXAMPLES = (
     ("freetoken list", "models in the store"),
+    ("freetoken list --catalogue", "models that can be pulled by name, and what each takes"),
     ("freetoken list -q", "names only"),
     ("freetoken list --json", "for a script"),
 )
@@ -36,9 +39,19 @@ COLUMNS = (
 )
 
 
-def command(json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
+Catalogue = Annotated[
+    bool, typer.Option("--catalogue", "--catalog", help="List the models that can be pulled by name.")
+]
+
+
+def command(catalogue: Catalogue = False, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
     """List the models in the store, the unfinished and the damaged ones too."""
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    if catalogue:
+        from freetoken_cli.catalogue import list_catalogue
+
+        list_catalogue(output)
+        return
     store = Store(options.paths().store)
     entries = store.entries()
     if json:

@@ -1,4 +1,4 @@
-"""The store, verification, the catalogue, and pulling: from names to models, and what goes wrong on the way."""
+"""The store, verification, and pulling: from names to models, and what goes wrong on the way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.base.errors import (
     UsageError,
 )
 from engine.files import fetch, pull, store
-from engine.files.catalogue import PackageFile, find_model, parse_catalogue, read_catalogue
+from engine.files.catalogue import PackageFile, parse_catalogue, read_catalogue
 from engine.files.fetch import fetch_package_file
 from engine.files.ftw import open_model
 from engine.files.locks import lock_folder
@@ -36,6 +36,7 @@ from engine.files.open_checkpoint import open_checkpoint
 from engine.files.store import Store
 from engine.files.upcycle import Upcycle
 from engine.files.verify import verify
+from tests.unit.catalogue_entry import ENTRY
 from tests.unit.checkpoints import mixtral_tensors, write_folder
 
 GOLDEN = Path(__file__).parent / "golden" / "tiny.ftw"
@@ -184,64 +185,6 @@ def test_verify_counts_every_byte(monkeypatch: Any) -> None:
 def test_a_spec_that_makes_no_sense_does_not_verify() -> None:
     with pytest.raises(CorruptFileError, match="spec"):
         verify(GOLDEN, silent)
-
-
-# --- catalogue -------------------------------------------------------------------------------------------------------
-
-ENTRY = """
-[models.tiny]
-description = "A tiny model"
-family = "mixtral"
-format = "q4_1"
-licence = "MIT"
-parameters = 1000
-active_parameters = 100
-size = 4096
-sampling = {temperature = 0.7, top_k = 5}
-upcycle = {experts = 4, top_k = 1}
-[models.tiny.source]
-kind = "pypi"
-package = "tiny-package"
-version = "1.0"
-file = "tiny_package/tiny.gguf"
-size = 12
-sha256 = "%s"
-""" % ("0" * 64)
-
-
-def test_an_entry_is_read_as_it_stands() -> None:
-    model = parse_catalogue(ENTRY, "models.toml")["tiny"]
-    assert model.source == PackageFile("tiny-package", "1.0", "tiny_package/tiny.gguf", 12, "0" * 64)
-    assert (model.upcycle, model.sampling) == (Upcycle(4, 1), {"temperature": 0.7, "top_k": 5})
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("[models.tiny]", "[models.tiny", "not TOML"),
-        ("parameters = 1000", "parameters = -1", "models.*'tiny'.*parameters is -1"),
-        ('family = "mixtral"', "", "lacks 'family'"),
-        ('kind = "pypi"', 'kind = "ftp"', "kind 'ftp'"),
-        ("0" * 64, "0" * 63, "sha256"),
-        ("tiny_package/tiny.gguf", "../tiny.gguf", "leaves the package"),
-        ("tiny_package/tiny.gguf", "/etc/passwd", "leaves the package"),
-        ("temperature = 0.7", "temperature = -1", "temperature: -1 is not within 0 and 100"),
-        ("temperature = 0.7", "warmth = 1", "'warmth'"),
-        ("temperature = 0.7", "temperature = nan", "temperature: nan is not within"),
-    ],
-)
-def test_a_wrong_entry_is_named(old: str, new: str, expected: str) -> None:
-    with pytest.raises(CorruptFileError, match=expected):
-        parse_catalogue(ENTRY.replace(old, new), "models.toml")
-
-
-def test_the_catalogue_has_demo_and_knows_what_is_meant() -> None:
-    catalogue = read_catalogue()
-    assert find_model(catalogue, "demo").upcycle == Upcycle(8, 2)
-    with pytest.raises(NotFoundError, match=r"Did you mean demo\?"):
-        find_model(catalogue, "deno")
-    with pytest.raises(NotFoundError, match="list --catalogue"):
-        find_model(catalogue, "zzzzzz")
 
 
 # --- fetch -----------------------------------------------------------------------------------------------------------
