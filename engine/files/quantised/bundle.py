@@ -80,15 +80,21 @@ class Bundle:
     names: dict[str, str] = field(default_factory=dict)
 
     def add(self, role: str, name: str, tensor: FileTensor) -> None:
-        if role in self.parts:
+        rivals = _WEIGHT_ROLES if role in _WEIGHT_ROLES else {role}
+        for rival in rivals & self.parts.keys():
             raise CorruptFileError(
-                f"The checkpoint has both {self.names[role]} and {name}, of which {self.name} needs one."
+                f"The checkpoint has both {self.names[rival]} and {name}, of which {self.name} needs one."
             )
         self.parts[role], self.names[role] = tensor, name
 
     def has(self, *roles: str) -> bool:
         """Whether all of `roles` are there."""
-        return all(role in self.parts for role in roles)
+        return self.parts.keys() >= set(roles)
+
+    @property
+    def weight_role(self) -> str:
+        """The role in which the weight itself is there: weight, packed, blocks or qweight."""
+        return next(role for role in self.parts if role in _WEIGHT_ROLES)
 
     def form(self, role: str) -> str:
         """The type of a part, as safetensors names it in lower case; "" for one that is not there."""
@@ -137,9 +143,9 @@ def sort(raw: Mapping[str, FileTensor]) -> Sorted:
             bundles.setdefault(matrix, Bundle(matrix)).add(role, name, tensor)
         elif role:
             company.append((name, role, matrix))
-            if matrix in raw and matrix not in bundles:
-                bundles[matrix] = Bundle(matrix, {"weight": raw[matrix]}, {"weight": matrix})
     for name, role, matrix in company:
+        if matrix in raw and matrix not in bundles:
+            bundles[matrix] = Bundle(matrix, {"weight": raw[matrix]}, {"weight": matrix})
         if matrix not in bundles:
             raise CorruptFileError(
                 f"The checkpoint has {name} but not {matrix}, which it belongs to.",

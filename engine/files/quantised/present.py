@@ -7,12 +7,15 @@ from typing import Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.quantised.bundle import Bundle, sort
+from engine.files.quantised.fp8 import fp8
+from engine.files.quantised.mxfp4 import mxfp4
+from engine.files.quantised.nvfp4 import nvfp4
 from engine.files.quantised.scheme import Scheme
 from engine.files.quantised.settings import Settings
 from engine.files.tensors import FileTensor, SourceTensor
 
 # The first that knows a bundle's layout presents it; no two know the same.
-SCHEMES: tuple[Scheme, ...] = ()
+SCHEMES: tuple[Scheme, ...] = (fp8, nvfp4, mxfp4)
 
 
 def present(raw: Mapping[str, FileTensor], config: Mapping[str, Any]) -> Mapping[str, SourceTensor]:

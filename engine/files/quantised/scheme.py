@@ -13,7 +13,7 @@ from engine.files.codecs import CODECS, FORMS
 from engine.files.quantised.bundle import Bundle
 from engine.files.quantised.settings import Settings
 from engine.files.safetensors_header import DTYPE_BITS
-from engine.files.source_file import Bytes
+from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import FileTensor, SourceTensor
 
 Scheme = Callable[[Bundle, Settings], SourceTensor | None]
@@ -51,6 +51,21 @@ def decode_scales(raw: Bytes, kind: str) -> Floats:
     if kind == "bf16":
         return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
     return raw.view("<f4" if kind == "f32" else "<f2").astype(np.float32, copy=False)
+
+
+def interleave(out: Bytes, scales: Bytes, scale_bytes: int, codes: Bytes, code_bytes: int) -> None:
+    """Fills rows of blocks [rows, blocks * (scale_bytes + code_bytes)]: in each block its scale, then its codes.
+
+    Whole blocks are copied as values of a type, an order of magnitude faster than byte by byte.
+    """
+    blocks = out.view(np.dtype([("scale", f"V{scale_bytes}"), ("codes", f"V{code_bytes}")]))
+    blocks["scale"] = scales.view(f"V{scale_bytes}")
+    blocks["codes"] = codes.view(f"V{code_bytes}")
+
+
+def files_of(*tensors: FileTensor) -> tuple[SourceFile, ...]:
+    """The files of some tensors, each once."""
+    return tuple({id(tensor.file): tensor.file for tensor in tensors}.values())
 
 
 def check_columns(name: str, form: str, cols: int) -> None:
