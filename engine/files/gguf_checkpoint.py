@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,47 +40,60 @@ def is_gguf(path: Path) -> bool:
 
 
 def open_gguf(path: Path) -> Checkpoint:
-    """Opens a GGUF file; of a split one, any part will do.
+    """Opens a GGUF file on this machine; of a split one, any part will do.
 
-    Errors: UnsupportedError for an architecture that is not in the table or a tensor it does not have,
-    NotFoundError for a missing part, CorruptFileError for a damaged file.
+    Errors: NotFoundError for a missing part, and those of `present_gguf`.
     """
-    paths = _parts(path)
-    headers = [read_gguf_header(part) for part in paths]
-    metadata = headers[0].metadata
-    architecture = _architecture(metadata, paths[0])
+    split = split_name(path.name)
     files: list[SourceFile] = []
     try:
-        for part in paths:
-            files.append(LocalFile(part))
-        raw = _file_tensors(headers, files)
-        config = build_config(architecture, metadata, raw, paths[0])
-        tensors = dict(_present(architecture, raw, config, paths[0]))
+        for part in split_parts(path.name):
+            if split and not path.with_name(part).exists():
+                raise NotFoundError(
+                    f"{path.with_name(part)} is missing; {path.name} is one of {split[1]} parts.", "Fetch that file."
+                )
+            files.append(LocalFile(path.with_name(part)))
+        return present_gguf(split[0] if split else path.stem, files)
     except BaseException:
         for file in files:
             file.close()
         raise
-    split = _SPLIT_NAME.fullmatch(path.name)
+
+
+def present_gguf(name: str, files: Sequence[SourceFile]) -> Checkpoint:
+    """The checkpoint called `name` that the open `files` are: all parts of a split one, in order.
+
+    Errors: UnsupportedError for an architecture that is not in the table or a tensor it does not have,
+    CorruptFileError for a damaged file.
+    """
+    headers = [read_gguf_header(file) for file in files]
+    metadata = headers[0].metadata
+    path = files[0].path
+    architecture = _architecture(metadata, path)
+    raw = _file_tensors(headers, files)
+    config = build_config(architecture, metadata, raw, path)
     return Checkpoint(
-        name=split[1] if split else path.stem,
+        name=name,
         config=config,
-        tensors=tensors,
+        tensors=dict(_present(architecture, raw, config, path)),
         files=tuple(files),
         metadata={key: value for key, value in metadata.items() if key.startswith("tokenizer.")},
     )
 
 
-def _parts(path: Path) -> list[Path]:
-    """All files of a split model, or the one file."""
-    split = _SPLIT_NAME.fullmatch(path.name)
-    if not split:
-        return [path]
-    count = int(split[3])
-    parts = [path.with_name(f"{split[1]}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
-    for part in parts:
-        if not part.exists():
-            raise NotFoundError(f"{part} is missing; {path.name} is one of {count} parts.", "Fetch that file.")
-    return parts
+def split_name(name: str) -> tuple[str, int] | None:
+    """What the parts of a split file have in common, and how many there are; None for the name of a whole file."""
+    split = _SPLIT_NAME.fullmatch(name)
+    return (split[1], int(split[3])) if split else None
+
+
+def split_parts(name: str) -> list[str]:
+    """The names of all parts of the split file that `name` is one of; `name` alone for a whole file."""
+    split = split_name(name)
+    if split is None:
+        return [name]
+    stem, count = split
+    return [f"{stem}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
 
 
 def _architecture(metadata: Mapping[str, Any], path: Path) -> Architecture:
@@ -97,7 +110,7 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> Architecture:
     return ARCHITECTURES[key]
 
 
-def _file_tensors(headers: list[GgufHeader], files: list[SourceFile]) -> dict[str, FileTensor]:
+def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) -> dict[str, FileTensor]:
     tensors: dict[str, FileTensor] = {}
     for header, file in zip(headers, files, strict=True):
         for tensor in header.tensors:

@@ -6,9 +6,9 @@ costs no more memory than its own size.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
-import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.codecs import CODECS, FORMS, align
-from engine.files.untrusted import open_regular
+from engine.files.source_file import SourceFile
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
@@ -45,6 +45,7 @@ TYPE_NAMES = {
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4", 41: "q1_0",
 }  # fmt: skip
 _MAX_DIMENSIONS = 4
+_READ_BYTES = 1 << 20
 _SMALLEST_PAIR = 13  # bytes: key length, type, one byte of value
 _SMALLEST_TENSOR = 24  # bytes: name length, dimensions, type, offset
 
@@ -67,28 +68,45 @@ class GgufHeader:
     tensors: tuple[GgufTensor, ...]
 
 
-def read_gguf_header(path: Path) -> GgufHeader:
-    """Reads the header of the GGUF file at `path`.
+def read_gguf_header(source: SourceFile) -> GgufHeader:
+    """Reads the header of a GGUF file, which need not be all there: no more than the header is read, and a little.
 
     Errors: CorruptFileError for a file that is cut or contradicts itself, UnsupportedError for another version or byte
     order; both name the file. A tensor of a type that conversion does not know keeps ggml's name of it as its form.
     """
-    with os.fdopen(open_regular(path), "rb", buffering=1 << 20) as file:
-        cursor = _Cursor(file, os.fstat(file.fileno()).st_size, path)
-        if cursor.take(4) != MAGIC:
-            raise CorruptFileError(f"{path} is not a GGUF file.")
-        _check_version(cursor)
-        tensor_count = cursor.count("tensors", _SMALLEST_TENSOR)
-        pair_count = cursor.count("metadata entries", _SMALLEST_PAIR)
-        metadata: dict[str, Any] = {}
-        for _ in range(pair_count):
-            key = cursor.string()
-            if key in metadata:
-                raise CorruptFileError(f"{path} holds the metadata {key!a:.120} twice.")
-            metadata[key] = cursor.value(cursor.unsigned(4))
-        listed = [_read_tensor(cursor) for _ in range(tensor_count)]
-        data_start = align(cursor.position, _alignment(metadata, path))
-        return GgufHeader(metadata, _placed(listed, data_start, cursor))
+    path = source.path
+    cursor = _Cursor(io.BufferedReader(_Front(source), buffer_size=_READ_BYTES), source.size, path)
+    if cursor.take(4) != MAGIC:
+        raise CorruptFileError(f"{path} is not a GGUF file.")
+    _check_version(cursor)
+    tensor_count = cursor.count("tensors", _SMALLEST_TENSOR)
+    pair_count = cursor.count("metadata entries", _SMALLEST_PAIR)
+    metadata: dict[str, Any] = {}
+    for _ in range(pair_count):
+        key = cursor.string()
+        if key in metadata:
+            raise CorruptFileError(f"{path} holds the metadata {key!a:.120} twice.")
+        metadata[key] = cursor.value(cursor.unsigned(4))
+    listed = [_read_tensor(cursor) for _ in range(tensor_count)]
+    data_start = align(cursor.position, _alignment(metadata, path))
+    return GgufHeader(metadata, _placed(listed, data_start, cursor))
+
+
+class _Front(io.RawIOBase):
+    """The bytes of a source from the first on, as a stream."""
+
+    def __init__(self, source: SourceFile) -> None:
+        self._source = source
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        out = np.frombuffer(buffer, np.uint8)[: self._source.size - self._position]
+        self._source.read(self._position, out)
+        self._position += len(out)
+        return len(out)
 
 
 class _Cursor:

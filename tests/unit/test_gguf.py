@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.gguf_checkpoint import head_order, open_gguf
 from engine.files.gguf_header import TYPE_NAMES, read_gguf_header
+from engine.files.source_file import LocalFile
 from engine.files.tensors import row_count
 from tests.hostile.gguf_files import GGUF_FILES
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, permuted_for_gguf, random_values, write_mixtral_gguf
@@ -58,7 +59,7 @@ def test_a_row_range_equals_that_part_of_the_whole(small_file: Path) -> None:
 
 
 def test_the_header_agrees_with_the_gguf_package(small_file: Path) -> None:
-    ours, theirs = read_gguf_header(small_file), gguf.GGUFReader(small_file)
+    ours, theirs = read_gguf_header(LocalFile(small_file)), gguf.GGUFReader(small_file)
     assert {t.name: (t.start, t.form, t.shape) for t in ours.tensors} == {
         t.name: (t.data_offset, t.tensor_type.name.lower(), tuple(reversed(t.shape.tolist()))) for t in theirs.tensors
     }
@@ -214,11 +215,11 @@ def test_a_hostile_file_gets_a_sentence_with_its_name(tmp_path: Path, name: str)
 
 def test_every_truncation_gets_a_sentence(small_file: Path) -> None:
     content = small_file.read_bytes()
-    data_start = min(tensor.start for tensor in read_gguf_header(small_file).tensors)
+    data_start = min(tensor.start for tensor in read_gguf_header(LocalFile(small_file)).tensors)
     for size in [*range(0, data_start, 37), data_start, len(content) - 1]:
         small_file.write_bytes(content[:size])
         with pytest.raises(CorruptFileError, match=r"small\.gguf"):
-            read_gguf_header(small_file)
+            read_gguf_header(LocalFile(small_file))
 
 
 @pytest.mark.parametrize("layers", [3, 2**31 - 1])
@@ -240,7 +241,7 @@ def test_a_count_of_layers_costs_no_more_than_the_file_holds(tmp_path: Path, ten
 @given(st.data())
 def test_a_damaged_header_never_crashes(small_file: Path, data: st.DataObject) -> None:
     content = bytearray(small_file.read_bytes())
-    data_start = min(tensor.start for tensor in read_gguf_header(small_file).tensors)
+    data_start = min(tensor.start for tensor in read_gguf_header(LocalFile(small_file)).tensors)
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, data_start - 1))] = data.draw(st.integers(0, 255))
     damaged = small_file.with_name("damaged.gguf")
