@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.base.errors import UnsupportedError
 from engine.files.source_file import SourceFile
 from engine.files.tensors import SourceTensor
 
@@ -27,6 +29,25 @@ COMPANION_FILES = (
     "chat_template.json",
     "LICENSE",
 )
+_TEMPLATES = "additional_chat_templates/"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+
+
+def companion_files(names: Iterable[str], where: str) -> dict[str, str]:
+    """What to copy of a folder's files, by the new name; `where` names the folder in errors.
+
+    Templates that have a folder of their own get its name before theirs, as a converted model is flat. Raises
+    UnsupportedError for one whose name is no plain one.
+    """
+    there = sorted(names)
+    copied = {name: name for name in COMPANION_FILES if name in there}
+    for name in there:
+        if name.startswith(_TEMPLATES) and name.endswith(".jinja"):
+            plain = name.removeprefix(_TEMPLATES)
+            if not _PLAIN_NAME.fullmatch(plain):
+                raise UnsupportedError(f"{where}/{name} is a chat template whose name is no plain one.", "Rename it.")
+            copied[f"chat_template.{plain}"] = name
+    return copied
 
 
 @dataclass(frozen=True)

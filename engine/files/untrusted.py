@@ -23,6 +23,10 @@ def open_regular(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
+        if path.is_symlink():
+            raise NotFoundError(
+                f"{path} is a link to {os.readlink(path)}, which is not there.", "Fetch the file again."
+            ) from None
         raise NotFoundError(f"{path} is not there.") from None
     except OSError as error:
         raise CorruptFileError(f"{path} cannot be opened: {os.strerror(error.errno or errno.EIO)}.") from None
@@ -30,6 +34,11 @@ def open_regular(path: Path) -> int:
         os.close(descriptor)
         raise CorruptFileError(f"{path} is not a regular file.")
     return descriptor
+
+
+def check_readable(path: Path) -> None:
+    """Raises as `open_regular` does for a file that cannot be read."""
+    os.close(open_regular(path))
 
 
 def read_small_file(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.spec.layout import ExpertRecord, Layout, Matrix, Piece, Vector
-from engine.spec.names import PER_HEAD, STACKED, STRIDED, Names, Source
+from engine.spec.names import PER_HEAD, STACKED, STRIDED, Names, Skipped, Source
 from engine.spec.schema import Moe, Spec
 from engine.spec.tensors import Wanted, expert_tensors, layer_tensors, outer_tensors, tensor_name
 
@@ -37,8 +38,8 @@ def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
                 plan.add_expert(group, _Place(index, expert, layer.ffn.experts.count), moe_index)
             moe_index += 1
     plan.check_missing()
-    plan.check_unexplained(_skip_patterns(names, len(spec.layers)))
-    return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts))
+    left_out = plan.left_out(_spelt_out(names, len(spec.layers)))
+    return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts), left_out)
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,20 @@ class _Plan:
             f"The checkpoint has no tensor {first}{more}.", "Fetch it again, or check that no shard is absent."
         )
 
-    def check_unexplained(self, patterns: tuple[str, ...]) -> None:
+    def left_out(self, skipped: tuple[Skipped, ...]) -> Mapping[str, int]:
+        """How many tensors are left out, by purpose; one that is neither used nor skipped is refused."""
+        counts: Counter[str] = Counter()
         for name in self.tensors:
-            if name not in self.used and not any(fnmatchcase(name, pattern) for pattern in patterns):
+            if name in self.used:
+                continue
+            purpose = next((rule.purpose for rule in skipped if fnmatchcase(name, rule.pattern)), None)
+            if purpose is None:
                 raise UnsupportedError(
                     f"The checkpoint has a tensor that this family does not explain: {name}.",
                     "The model may be a variant that this release does not know.",
                 )
+            counts[purpose] += 1
+        return dict(counts)
 
     def _pieces(self, wanted: Wanted, group: Mapping[str, Wanted], place: _Place) -> tuple[Piece, ...]:
         source = self._source(wanted.key, place)
@@ -173,12 +181,10 @@ def _cut(source: Source, wanted: Wanted, held: tuple[Wanted, ...], tensor: str, 
                 yield Piece(tensor, index, start=start, stop=stop)
 
 
-def _skip_patterns(names: Names, layers: int) -> tuple[str, ...]:
-    """The family's patterns, with `{next}` spelt out for as many extra layers as checkpoints are known to carry."""
-    patterns: list[str] = []
-    for pattern in names.skipped:
-        if "{next}" in pattern:
-            patterns += [pattern.format(next=layers + extra) for extra in range(MOST_NEXT_TOKEN_LAYERS)]
-        else:
-            patterns.append(pattern)
-    return tuple(patterns)
+def _spelt_out(names: Names, layers: int) -> tuple[Skipped, ...]:
+    """The family's rules, with `{next}` spelt out for as many extra layers as checkpoints are known to carry."""
+    rules: list[Skipped] = []
+    for rule in names.skipped:
+        extras = range(MOST_NEXT_TOKEN_LAYERS) if "{next}" in rule.pattern else range(1)
+        rules += [replace(rule, pattern=rule.pattern.format(next=layers + extra)) for extra in extras]
+    return tuple(rules)

@@ -5,7 +5,8 @@ All names in a `Piece` are Hugging Face names; a GGUF reader presents its tensor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class ExpertRecord:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything a conversion writes, and every checkpoint tensor it may leave out by name (fnmatch patterns)."""
+    """Everything a conversion writes, and how many checkpoint tensors it leaves out, by what they are for."""
 
     matrices: tuple[Matrix, ...]
     vectors: tuple[Vector, ...]
     experts: tuple[ExpertRecord, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)

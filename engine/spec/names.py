@@ -32,15 +32,22 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Names:
-    """All rules of a family. Where several sources hold a key, the first that a checkpoint has is taken.
+class Skipped:
+    """Tensors that a conversion leaves out: an fnmatch pattern of their names, and what they are for.
 
-    `skipped` are fnmatch patterns of tensors that a conversion may leave out; `{next}` in one stands for every layer
-    number beyond the last.
+    `{next}` in a pattern stands for every layer number beyond the last.
     """
 
+    pattern: str
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Names:
+    """All rules of a family. Where several sources hold a key, the first that a checkpoint has is taken."""
+
     sources: tuple[Source, ...]
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
     def holding(self, key: str) -> tuple[Source, ...]:
         return tuple(source for source in self.sources if key in source.holds)

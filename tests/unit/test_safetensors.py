@@ -70,6 +70,12 @@ def test_a_snapshot_of_links_is_read_like_a_folder(tmp_path: Path, tensors: dict
         path.rename(blobs / f"blob{number}")
         os.symlink(f"../../blobs/blob{number}", snapshot / path.name)
     assert read_all(snapshot) == {name: values.tobytes() for name, values in tensors.items()}
+    assert open_folder(snapshot).name == "0123abcd"
+
+
+def test_a_snapshot_in_the_hubs_cache_is_called_by_its_repository(tmp_path: Path, tensors: dict) -> None:
+    snapshot = tmp_path / "models--somebody--some-model" / "snapshots" / "0123abcd"
+    assert open_folder(write_folder(snapshot, tensors)).name == "somebody/some-model"
 
 
 def test_a_missing_shard_is_named(tmp_path: Path, tensors: dict) -> None:
@@ -100,13 +106,64 @@ def test_a_tensor_in_another_shard_than_the_index_says_is_named(tmp_path: Path, 
         open_folder(folder)
 
 
-def test_a_tensor_in_two_shards_is_refused(tmp_path: Path, tensors: dict) -> None:
+@pytest.mark.parametrize("overlay", ["model-00002-of-00002.safetensors", "adapter_model.safetensors"])
+def test_of_a_tensor_in_two_files_the_one_that_the_index_names_counts(
+    tmp_path: Path, tensors: dict, overlay: str
+) -> None:
     folder = write_sharded_folder(tmp_path, tensors, 2)
-    second = folder / "model-00002-of-00002.safetensors"
-    content = safetensors.numpy.load_file(second)
-    first_name = sorted(tensors)[0]
-    safetensors.numpy.save_file(content | {first_name: tensors[first_name]}, second)
-    with pytest.raises(CorruptFileError, match="both hold the tensor"):
+    name = sorted(tensors)[0]  # which the index puts into the first shard
+    content = safetensors.numpy.load_file(folder / overlay) if (folder / overlay).exists() else {}
+    safetensors.numpy.save_file(content | {name: tensors[name] + 1, "another": tensors[name]}, folder / overlay)
+    assert read_all(folder) == {name: values.tobytes() for name, values in tensors.items()}
+
+
+@pytest.mark.parametrize("index_name", ["model.safetensors.index.json", "weights.fp8.safetensors.index.json"])
+def test_shards_may_have_any_names_that_the_index_knows(tmp_path: Path, tensors: dict, index_name: str) -> None:
+    folder = write_sharded_folder(tmp_path, tensors, 2)
+    (folder / "model-00001-of-00002.safetensors").rename(folder / "experts.safetensors")
+    text = (folder / "model.safetensors.index.json").read_text()
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / index_name).write_text(text.replace("model-00001-of-00002", "experts"))
+    assert read_all(folder) == {name: values.tobytes() for name, values in tensors.items()}
+
+
+def test_two_indices_are_not_chosen_between(tmp_path: Path, tensors: dict) -> None:
+    folder = write_sharded_folder(tmp_path, tensors, 2)
+    text = (folder / "model.safetensors.index.json").read_text()
+    (folder / "model.safetensors.index.json").unlink()
+    for name in ("a", "b"):
+        (folder / f"{name}.safetensors.index.json").write_text(text)
+    with pytest.raises(UnsupportedError, match=r"2 indices, a\.safetensors\.index\.json and b") as caught:
+        open_folder(folder)
+    assert "model.safetensors.index.json" in caught.value.remedy
+
+
+@pytest.mark.parametrize("single", ["model.safetensors", "weights.safetensors"])
+def test_the_same_weights_once_more_for_another_program_are_ignored(tmp_path: Path, tensors: dict, single: str) -> None:
+    folder = write_folder(tmp_path / "one", tensors)
+    (folder / "model.safetensors").rename(folder / single)
+    many = write_sharded_folder(tmp_path / "many", tensors, 2)
+    for where in (folder, many):
+        for name in ("consolidated.safetensors", "consolidated.safetensors.index.json"):
+            (where / name).write_bytes(b"anything")
+        assert read_all(where) == {name: values.tobytes() for name, values in tensors.items()}
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00002-of-00002.safetensors", "tokenizer.json", "LICENSE"])
+def test_a_link_to_nothing_is_named(tmp_path: Path, tensors: dict, name: str) -> None:
+    folder = write_sharded_folder(tmp_path, tensors, 2)
+    (folder / name).unlink(missing_ok=True)
+    os.symlink("../../blobs/absent", folder / name)
+    with pytest.raises(NotFoundError, match=rf"{name} is a link to \.\./\.\./blobs/absent, which") as caught:
+        open_folder(folder)
+    assert caught.value.remedy
+
+
+def test_all_that_is_missing_is_counted(tmp_path: Path, tensors: dict) -> None:
+    folder = write_sharded_folder(tmp_path, tensors, 4)
+    for number in (1, 3, 4):
+        (folder / f"model-{number:05d}-of-00004.safetensors").unlink()
+    with pytest.raises(NotFoundError, match=r"model-00001-of-00004\.safetensors is missing, and so are 2 more.*4"):
         open_folder(folder)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from engine.spec.names import PER_HEAD, STRIDED, Source
+from engine.spec.names import PER_HEAD, STRIDED, Skipped, Source
 
 LAYER = "model.layers.{layer}."
-ROTARY_TABLES = "*rotary_emb.inv_freq"
-OTHER_SENSES = ("*vision_tower.*", "*vision_model.*", "*visual.*", "*audio_tower.*", "*multi_modal_projector.*")
-SKIPPED = (ROTARY_TABLES, *OTHER_SENSES)
-NEXT_TOKEN_LAYERS = LAYER.replace("{layer}", "{next}") + "*"
+NEXT_TOKEN = "next-token"
+SKIPPED = (
+    Skipped("*rotary_emb.inv_freq", "rotary-table"),
+    *(Skipped(f"*{name}.*", "vision") for name in ("vision_tower", "vision_model", "visual", "multi_modal_projector")),
+    *(Skipped(f"*{name}.*", "audio") for name in ("audio_tower", "audio_model")),
+    Skipped("mtp.*", NEXT_TOKEN),
+)
+NEXT_TOKEN_LAYERS = Skipped(LAYER.replace("{layer}", "{next}") + "*", NEXT_TOKEN)
 
 
 def in_layer(name: str, *holds: str, arrangement: str = "stacked", flipped: bool = False) -> Source:
@@ -66,12 +70,14 @@ GRANITE_EXPERTS = (
     in_layer("block_sparse_moe.output_linear.weight", "down"),
 )
 
-# gpt-oss keeps its experts as [in, out], gate and up in turn.
+# gpt-oss keeps its experts as [in, out], gate and up in turn; quantised to mxfp4 as [out, in].
 GPT_OSS_EXPERTS = (
     in_layer("mlp.router.weight", "router"),
     in_layer("mlp.router.bias", "router_bias"),
+    in_layer("mlp.experts.gate_up_proj_blocks", "gate", "up", arrangement=STRIDED),
     in_layer("mlp.experts.gate_up_proj", "gate", "up", arrangement=STRIDED, flipped=True),
     in_layer("mlp.experts.gate_up_proj_bias", "gate_bias", "up_bias", arrangement=STRIDED),
+    in_layer("mlp.experts.down_proj_blocks", "down"),
     in_layer("mlp.experts.down_proj", "down", flipped=True),
     in_layer("mlp.experts.down_proj_bias", "down_bias"),
     *projections("mlp.experts.{expert}", "", GATED),
