@@ -32,24 +32,29 @@ template <Fetch F>
     }
 }
 
-// Walks the blocks of an integer-coded tile in order: block(scales, codes, b) for each, segment_end(s) after each of
-// the four segments.
-template <Codec C, Fetch F, class Block, class SegmentEnd>
-[[gnu::always_inline]] static inline void walk_blocks(const TileJob& job, Block block, SegmentEnd segment_end) {
+// Walks the blocks of an integer-coded tile in order: group(header) where a group opens, block(scales, codes, b) for
+// each of its blocks, segment_end(s) after each of the four segments. `scales` is the block's own part of the header;
+// where a header has several lines, the first is what the group shares, and the others are the blocks'.
+template <Codec C, Fetch F, class Group, class Block, class SegmentEnd>
+[[gnu::always_inline]] static inline void walk_blocks(const TileJob& job, Group group, Block block,
+                                                      SegmentEnd segment_end) {
     constexpr CodecInfo info = codec_info(C);
+    constexpr int header_bytes = info.header_lines * kScaleLine;
+    constexpr int shared_bytes = info.header_lines > 1 ? kScaleLine : 0;
     constexpr int code_bytes = info.code_bytes * kTileRows;
     const int blocks = job.cols / kBlock;
-    const uint8_t* p = job.tile;
+    const uint8_t* p = job.tile + (info.row_line ? kScaleLine : 0);
     const uint8_t* scales = p;
     int left_in_group = 0;
     int b = 0;
     for (int segment = 0; segment < 4; ++segment) {
         for (const int end = segment_begin(segment + 1, blocks); b < end; ++b) {
             if (left_in_group == 0) {
-                scales = p;
-                p += kScaleLine;
+                group(p);
+                fetch_ahead<F>(p, header_bytes);
+                scales = p + shared_bytes;
+                p += header_bytes;
                 left_in_group = info.group_blocks;
-                fetch_ahead<F>(scales, kScaleLine);
             }
             fetch_ahead<F>(p, code_bytes);
             block(scales, p, b);
@@ -58,6 +63,37 @@ template <Codec C, Fetch F, class Block, class SegmentEnd>
             --left_in_group;
         }
         segment_end(segment);
+    }
+}
+
+// The same for codecs whose groups share nothing.
+template <Codec C, Fetch F, class Block, class SegmentEnd>
+[[gnu::always_inline]] static inline void walk_blocks(const TileJob& job, Block block, SegmentEnd segment_end) {
+    walk_blocks<C, F>(job, [](const uint8_t*) {}, block, segment_end);
+}
+
+// Walks the blocks of a tile of scaled floats in order: block(scales, codes, k, columns), k being the block's first
+// column. The last block may be shorter, but has a multiple of kFloatColumns columns. The callee fetches codes ahead.
+template <Codec C, Fetch F, class Block>
+[[gnu::always_inline]] static inline void walk_scaled_blocks(const TileJob& job, Block block) {
+    constexpr CodecInfo info = codec_info(C);
+    constexpr int column_bytes = info.code_bytes * kTileRows / info.block;
+    const int cols = static_cast<int>(padded_cols(C, job.cols));
+    const uint8_t* p = job.tile;
+    const uint8_t* scales = p;
+    int left_in_group = 0;
+    for (int k = 0; k < cols; k += info.block) {
+        if (left_in_group == 0) {
+            fetch_ahead<F>(p, kScaleLine);
+            scales = p;
+            p += kScaleLine;
+            left_in_group = info.group_blocks;
+        }
+        const int columns = cols - k < info.block ? cols - k : info.block;
+        block(scales, p, k, columns);
+        scales += info.scale_bytes * kTileRows;
+        p += columns * column_bytes;
+        --left_in_group;
     }
 }
 

@@ -1,0 +1,246 @@
+// What differs between integer codecs, for the kernel of integer.cpp. A format says:
+//   kLines, kParts      lines of codes of a block, and how many vectors of codes a line gives
+//   kHalves             2 where each sixteen weights have a scale of their own, else 1
+//   kMinimum, kZeros    whether there is a minimum or a stored zero point
+//   open_group(header)  what the blocks of a group share
+//   Codes(p)(line, part)  the block's codes as unsigned bytes: dword r holds those of four k of row r
+//   correction(x, half)   where the sum of low bytes starts: -Z * sum(q)
+//   factor(group, scales, half)  the scales of sixteen rows
+//   minimum(group, scales)       what is multiplied with sum(q) and added
+//   zero(group, scales)          the zero points of sixteen rows
+#pragma once
+
+#include "core/codec.h"
+#include "kernels/activations.h"
+#include "kernels/avx512/simd.h"
+
+namespace freetoken::avx512 {
+
+static inline __m512i load_line(const uint8_t* p) {
+    return _mm512_loadu_si512(p);
+}
+
+static inline __m256i load_half_line(const uint8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+
+// Sixteen binary16 side by side.
+static inline __m512 halves(const uint8_t* p) {
+    return _mm512_cvtph_ps(load_half_line(p));
+}
+
+// Of sixteen dwords the lower words as binary16.
+static inline __m512 lower_halves(__m512i line) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(line));
+}
+
+// Sixteen e8m0, 0 being the subnormal 2^-127.
+static inline __m512 powers_of_two(const uint8_t* p) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x00400000)));
+}
+
+// Of sixteen words the lower (0) or the upper (1) bytes, e4m3 each, as 2^-8 of their values: sign, exponent and fraction
+// are put where binary16 has them, whose exponent is biased by 8 more.
+static inline __m512 e4m3(__m256i words, int byte) {
+    const __m256i upper = byte == 0 ? _mm256_slli_epi16(words, 8) : words;
+    const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0xBF80));
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(upper, 1), mask));
+}
+
+// Puts the nibble of `part` low in every byte; what the other bits of a byte hold is left open.
+static inline __m512i nibble_down(__m512i packed, int part) {
+    return part == 0 ? packed : _mm512_srli_epi16(packed, 4);
+}
+
+// Bits of every byte moved up by `distance`, or down where it is negative; bits of a neighbour may come in.
+static inline __m512i move_bits(__m512i v, int distance) {
+    if (distance == 0) return v;
+    return distance > 0 ? _mm512_slli_epi16(v, static_cast<unsigned>(distance))
+                        : _mm512_srli_epi16(v, static_cast<unsigned>(-distance));
+}
+
+// The low nibbles of `low` under the bits of `upper` that `mask` has.
+static inline __m512i join_bits(__m512i low, __m512i upper, int mask) {
+    const __m512i nibble = _mm512_set1_epi8(15);
+    const __m512i either = _mm512_ternarylogic_epi32(low, upper, nibble, 0xE4);  // nibble ? low : upper
+    return _mm512_and_si512(either, _mm512_set1_epi8(static_cast<char>(15 | mask)));
+}
+
+struct NibbleFormat {
+    static constexpr int kLines = 4;
+    static constexpr int kParts = 2;
+    static constexpr int kHalves = 1;
+    static constexpr bool kMinimum = false;
+    static constexpr bool kZeros = false;
+
+    struct Group {};
+    static Group open_group(const uint8_t*) { return {}; }
+
+    struct Codes {
+        const uint8_t* p;
+        __m512i operator()(int line, int part) const {
+            return _mm512_and_si512(nibble_down(load_line(p + 64 * line), part), _mm512_set1_epi8(15));
+        }
+    };
+    static __m512i correction(const QuantBlock*, int) { return _mm512_setzero_si512(); }
+};
+
+// Codes that are ids of a table of sixteen bytes. vpermb looks at six bits of an index and the table repeats, so the
+// upper bits of a byte do no harm.
+template <class Table>
+struct LookedUp {
+    const uint8_t* p;
+    __m512i operator()(int line, int part) const {
+        return _mm512_permutexvar_epi8(nibble_down(load_line(p + 64 * line), part),
+                                       _mm512_broadcast_i32x4(Table::entries()));
+    }
+};
+
+struct E2m1Table {  // doubled, plus 12
+    static __m128i entries() { return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0); }
+};
+
+struct NonLinearTable {  // iq4_nl's values, plus 128
+    static __m128i entries() {
+        return _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15);
+    }
+};
+
+struct Q40 : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q4_0;
+    static __m512i correction(const QuantBlock* x, int) { return broadcast32(&x->minus_8_sums); }
+    static __m512 factor(const Group&, const uint8_t* scales, int) { return halves(scales); }
+};
+
+struct Q41 : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q4_1;
+    static constexpr bool kMinimum = true;
+    static __m512 factor(const Group&, const uint8_t* scales, int) { return lower_halves(load_line(scales)); }
+    static __m512 minimum(const Group&, const uint8_t* scales) {
+        return lower_halves(_mm512_srli_epi32(load_line(scales), 16));
+    }
+};
+
+struct Q80 : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q8_0;
+    static constexpr int kLines = 8;
+    static constexpr int kParts = 1;
+    struct Codes {
+        const uint8_t* p;
+        __m512i operator()(int line, int) const { return load_line(p + 64 * line); }
+    };
+    static __m512i correction(const QuantBlock* x, int) { return _mm512_slli_epi32(broadcast32(&x->minus_8_sums), 4); }
+    static __m512 factor(const Group&, const uint8_t* scales, int) { return halves(scales); }
+};
+
+struct Mxfp4 : NibbleFormat {
+    static constexpr Codec kCodec = Codec::mxfp4;
+    using Codes = LookedUp<E2m1Table>;
+    static __m512i correction(const QuantBlock* x, int) { return broadcast32(&x->minus_12_sums); }
+    static __m512 factor(const Group&, const uint8_t* scales, int) { return powers_of_two(scales); }
+};
+
+struct Iq4Nl : NibbleFormat {
+    static constexpr Codec kCodec = Codec::iq4_nl;
+    using Codes = LookedUp<NonLinearTable>;
+    static __m512i correction(const QuantBlock* x, int half) { return Q80::correction(x, half); }
+    static __m512 factor(const Group&, const uint8_t* scales, int) { return halves(scales); }
+};
+
+struct Nvfp4 : NibbleFormat {
+    static constexpr Codec kCodec = Codec::nvfp4;
+    static constexpr int kHalves = 2;
+    using Codes = LookedUp<E2m1Table>;
+    static __m512i correction(const QuantBlock* x, int half) {
+        return broadcast32(half == 0 ? &x->minus_12_first : &x->minus_12_second);
+    }
+    static __m512 factor(const Group&, const uint8_t* scales, int half) { return e4m3(load_half_line(scales), half); }
+};
+
+struct Int4_32 : Q40 {
+    static constexpr Codec kCodec = Codec::int4_32;
+};
+
+struct Int4_32z : NibbleFormat {
+    static constexpr Codec kCodec = Codec::int4_32z;
+    static constexpr bool kZeros = true;
+    static __m512 factor(const Group&, const uint8_t* scales, int) { return lower_halves(load_line(scales)); }
+    static __m512 zero(const Group&, const uint8_t* scales) {
+        return _mm512_cvtepi32_ps(_mm512_srli_epi32(load_line(scales), 16));
+    }
+};
+
+struct Int4_128z : NibbleFormat {
+    static constexpr Codec kCodec = Codec::int4_128z;
+    static constexpr bool kZeros = true;
+    struct Group {
+        __m512 factor, zero;
+    };
+    static Group open_group(const uint8_t* header) {
+        const __m128i zeros = _mm_loadu_si128(reinterpret_cast<const __m128i*>(header + 32));
+        return {halves(header), _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(zeros))};
+    }
+    static __m512 factor(const Group& group, const uint8_t*, int) { return group.factor; }
+    static __m512 zero(const Group& group, const uint8_t*) { return group.zero; }
+};
+
+// Sixteen pairs of an unsigned scale and a minimum under two binary16 of the group.
+struct Q4K : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q4_k;
+    static constexpr bool kMinimum = true;
+    struct Group {
+        __m512 d, minus_dmin;
+    };
+    static Group open_group(const uint8_t* header) {
+        const __m512i line = load_line(header);
+        const __m512i dmin = _mm512_srli_epi32(line, 16);
+        return {lower_halves(line), lower_halves(_mm512_xor_si512(dmin, _mm512_set1_epi32(0x8000)))};
+    }
+    static __m512 factor(const Group& group, const uint8_t* scales, int) {
+        const __m512i scale = _mm512_cvtepu16_epi32(_mm256_and_si256(load_half_line(scales), _mm256_set1_epi16(255)));
+        return _mm512_mul_ps(group.d, _mm512_cvtepi32_ps(scale));
+    }
+    static __m512 minimum(const Group& group, const uint8_t* scales) {
+        const __m512i minimum = _mm512_cvtepu16_epi32(_mm256_srli_epi16(load_half_line(scales), 8));
+        return _mm512_mul_ps(group.minus_dmin, _mm512_cvtepi32_ps(minimum));
+    }
+};
+
+struct Q5K : Q4K {
+    static constexpr Codec kCodec = Codec::q5_k;
+    struct Codes {
+        const uint8_t* p;
+        __m512i operator()(int line, int part) const {
+            const __m512i fifth_bit = move_bits(load_line(p + 256), 4 - (2 * line + part));
+            return join_bits(nibble_down(load_line(p + 64 * line), part), fifth_bit, 0x10);
+        }
+    };
+};
+
+struct Q6K : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q6_k;
+    static constexpr int kHalves = 2;
+    struct Group {
+        __m512 d;
+    };
+    static Group open_group(const uint8_t* header) { return {lower_halves(load_line(header))}; }
+    struct Codes {
+        const uint8_t* p;
+        __m512i operator()(int line, int part) const {
+            const __m512i upper_bits = move_bits(load_line(p + 256 + line / 2 * 64), 4 - 2 * (2 * (line % 2) + part));
+            return join_bits(nibble_down(load_line(p + 64 * line), part), upper_bits, 0x30);
+        }
+    };
+    static __m512i correction(const QuantBlock* x, int half) {
+        return broadcast32(half == 0 ? &x->minus_32_first : &x->minus_32_second);
+    }
+    static __m512 factor(const Group& group, const uint8_t* scales, int half) {
+        const __m256i pairs = load_half_line(scales);
+        const __m256i upper = half == 0 ? _mm256_slli_epi16(pairs, 8) : pairs;
+        const __m512i scale = _mm512_cvtepi16_epi32(_mm256_srai_epi16(upper, 8));
+        return _mm512_mul_ps(group.d, _mm512_cvtepi32_ps(scale));
+    }
+};
+
+}  // namespace freetoken::avx512
