@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.spec.layout import ExpertRecord, Layout, Matrix, Piece, Vector
+from engine.spec.layout import ORDER, ExpertRecord, Layout, Matrix, Piece, Vector
 from engine.spec.names import PER_HEAD, STACKED, STRIDED, Names, Skipped, Source
 from engine.spec.schema import Moe, Spec
 from engine.spec.tensors import Wanted, expert_tensors, layer_tensors, outer_tensors, tensor_name
@@ -21,8 +21,9 @@ Tensors = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> codec and shape, 
 def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
     """Say which pieces of which checkpoint tensors make up every tensor of the spec.
 
-    Raises CorruptFileError for missing tensors and wrong shapes, UnsupportedError for a tensor that no rule explains
-    and for a quantised one that would have to be transposed. Each names the tensor.
+    Raises CorruptFileError for missing tensors and wrong shapes, UnsupportedError for a tensor that no rule explains,
+    for a quantised one that would have to be transposed and for an order that cannot be followed. Each names the
+    tensor.
     """
     plan = _Plan(names, tensors)
     for wanted in outer_tensors(spec):
@@ -70,16 +71,22 @@ class _Plan:
             self.vectors.append(Vector(name, wanted.cols, pieces))
         else:
             self.matrices.append(Matrix(name, wanted.rows, wanted.cols, pieces))
+            self.vectors += self._orders(name, wanted, pieces)
 
     def add_expert(self, group: Mapping[str, Wanted], place: _Place, moe_index: int) -> None:
-        matrices, vectors = [], []
-        for wanted in group.values():
-            pieces = self._pieces(wanted, group, place)
+        pieces = {key: self._pieces(wanted, group, place) for key, wanted in group.items()}
+        down = self._orders("down", group["down"], pieces["down"])
+        row_order = down[0].pieces[0].tensor if down else ""  # what comes out of gate and up is what down reads
+        matrices, vectors, orders = [], [], []
+        for key, wanted in group.items():
+            follows = row_order if key in ("gate", "up", "gate_bias", "up_bias") else ""
             if wanted.is_vector:
-                vectors.append(Vector(wanted.key, wanted.cols, pieces))
-            else:
-                matrices.append(Matrix(wanted.key, wanted.rows, wanted.cols, pieces))
-        self.experts.append(ExpertRecord(moe_index, place.expert, tuple(matrices), tuple(vectors)))
+                vectors.append(Vector(key, wanted.cols, pieces[key], follows))
+                continue
+            matrices.append(Matrix(key, wanted.rows, wanted.cols, pieces[key], follows))
+            if key != "down":
+                orders += self._orders(key, wanted, pieces[key])
+        self.experts.append(ExpertRecord(moe_index, place.expert, tuple(matrices), (*vectors, *orders)))
 
     def check_missing(self) -> None:
         if not self.missing:
@@ -96,7 +103,8 @@ class _Plan:
         for name in self.tensors:
             if name in self.used:
                 continue
-            purpose = next((rule.purpose for rule in skipped if fnmatchcase(name, rule.pattern)), None)
+            skipped_as = name.removesuffix(ORDER)
+            purpose = next((rule.purpose for rule in skipped if fnmatchcase(skipped_as, rule.pattern)), None)
             if purpose is None:
                 raise UnsupportedError(
                     f"The checkpoint has a tensor that this family does not explain: {name}.",
@@ -118,6 +126,23 @@ class _Plan:
         if source.flipped or wanted.key in source.transposed:
             self._check_transposable(tensor)
         return tuple(_cut(source, wanted, held, tensor, place.expert if stacked_experts else -1))
+
+    def _orders(self, name: str, wanted: Wanted, pieces: tuple[Piece, ...]) -> tuple[Vector, ...]:
+        """The vector that holds the order of a matrix's columns; none where the checkpoint has no order for it.
+
+        A product gathers its input in that order; an embedding has no input, and the heads of a matrix have several.
+        """
+        tensor = pieces[0].tensor if pieces else ""
+        if tensor + ORDER not in self.tensors:
+            return ()
+        if wanted.key == "embed" or wanted.heads > 1 or pieces[0].index >= 0:
+            raise UnsupportedError(
+                f"The tensor {tensor} has its columns in an order of its own, which cannot be followed for {name}.",
+                "Use a checkpoint without activation order.",
+            )
+        self._check_shape(tensor + ORDER, (wanted.cols,))
+        self.used.add(tensor + ORDER)
+        return (Vector(name + ORDER, wanted.cols, (Piece(tensor + ORDER),)),)
 
     def _source(self, key: str, place: _Place) -> Source:
         if key not in self.by_key:

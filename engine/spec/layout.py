@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+ORDER = ".order"
+"""A checkpoint tensor T whose columns are stored in another order than its input's has a companion T.order, a vector:
+its value i is the column of the input that column i of T is multiplied by. A matrix of ours has one alike."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -32,34 +36,47 @@ class Piece:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A packed matrix: pieces of one codec stacked by rows."""
+    """A packed matrix: pieces of one codec stacked by rows.
+
+    With `row_order`, the name of a checkpoint tensor that holds an order, row i is row `order[i]` of what the pieces
+    make. All rows of such a matrix are read at once: it has to be one expert's.
+    """
 
     name: str
     rows: int
     cols: int
     pieces: tuple[Piece, ...]
+    row_order: str = ""
 
 
 @dataclass(frozen=True)
 class Vector:
-    """Values kept as f32: pieces laid end to end."""
+    """Values kept as f32: pieces laid end to end; a `row_order` puts them in order as it does the rows of a matrix."""
 
     name: str
     length: int
     pieces: tuple[Piece, ...]
+    row_order: str = ""
 
 
 @dataclass(frozen=True)
 class ExpertRecord:
     """What one expert's record holds. Field names: gate, up, down (Matrix); gate_bias, up_bias, down_bias (Vector).
 
-    When gate and up share codec and shape they are stored as one field `gate_up`, tile by tile in turn.
+    When gate and up share codec and shape they are stored as one field `gate_up`, tile by tile in turn; but apart, with
+    the vectors gate.order and up.order, where they have orders of their own. The rows of gate and up follow the order
+    of down, of which nothing is left then.
     """
 
     layer: int  # index among the MoE layers
     expert: int
     matrices: tuple[Matrix, ...]
     vectors: tuple[Vector, ...] = ()
+
+    @property
+    def ordered(self) -> bool:
+        """Whether gate or up reads its input in an order of its own."""
+        return any(vector.name.endswith(ORDER) for vector in self.vectors)
 
 
 @dataclass(frozen=True)
