@@ -38,7 +38,7 @@ SAMPLING: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. None: what the model's own generation config says."""
+    """How the next token is chosen. None: what the model says, or else `CHAT_DEFAULTS`."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -64,6 +64,11 @@ class Sampling:
         if name not in SAMPLING:
             raise UsageError(f"{name!r} is no parameter.", f"There are {', '.join(SAMPLING)}.")
         return replace(self, **{name: None if text == "default" else SAMPLING[name](text)})
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the user says anything about the distribution that a token is drawn from."""
+        return any(value is not None for value in (self.temperature, self.top_p, self.top_k, self.min_p))
 
     def request(self) -> dict[str, Any]:
         """The fields of a chat request that say it."""

@@ -14,6 +14,7 @@ from typing import Any
 from engine.base.config import Config
 from engine.base.errors import FreetokenError
 from engine.base.paths import Paths
+from engine.base.sampling import CHAT_DEFAULTS
 from engine.base.units import (
     ExpertRoom,
     KvBudget,
@@ -23,6 +24,7 @@ from engine.base.units import (
     parse_experts,
     parse_kv,
 )
+from engine.front.defaults import says_how_to_sample
 from freetoken_cli.chat import Answer, Finished, Message, Piece, Sampling, Statistics
 from freetoken_cli.front_process import ensure_front
 from freetoken_cli.unix_http import FrontGone, call, stream
@@ -148,6 +150,15 @@ def resize_line(answer: Mapping[str, Any]) -> str:
     return f"{line}, in {format_duration(answer['seconds'])}"
 
 
+def chat_defaults(folder: Path) -> Mapping[str, float]:
+    """How `run` samples from a model that does not say it itself; nothing for one that does."""
+    return {} if says_how_to_sample(folder) else CHAT_DEFAULTS
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in values.items())
+
+
 class ModelChat:
     """A model that answers. Found unloaded, or its front gone, it is loaded again as it was asked for.
 
@@ -163,6 +174,7 @@ class ModelChat:
         self._load: float | None = None  # seconds of a load that no answer has told of yet
         self._attached_at = -math.inf
         self._ours = "keep_alive" in config.explicit  # whether our keep-alive counts for the loaded model
+        self._defaults = chat_defaults(paths.store / model)
 
     def load(self) -> tuple[ModelState, Mapping[str, Any]]:
         """Attach to the model or load it, starting a front if there is none; as `Front.load`."""
@@ -211,6 +223,7 @@ class ModelChat:
             "messages": list(messages),
             "stream": True,
             "stream_options": {"include_usage": True},
+            **({} if sampling.shaped else self._defaults),
             **sampling.request(),
         }
         if think is not None:
@@ -253,4 +266,5 @@ class ModelChat:
             ("kv", state.kv),
             ("context", str(state.context)),
             ("until", time_left(state.until, time.time())),
+            ("sampling", _listed(self._defaults) or "as the model says"),
         ]

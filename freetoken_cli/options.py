@@ -28,6 +28,11 @@ def _plain(flag: str, metavar: str, help: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=help, show_default=False)
 
 
+def quiet(help: str) -> Any:
+    """The flag `-q`: what a command still prints under it, since notes and progress are gone under each."""
+    return typer.Option("--quiet", "-q", help=help)
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.", autocompletion=_complete_model)]
 Folder = Annotated[
     str,
@@ -40,7 +45,7 @@ Models = Annotated[
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print names only, and no progress.")]
+Quiet = Annotated[bool, quiet("Print names only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print statistics to stderr.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colours.")]

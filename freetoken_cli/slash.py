@@ -29,12 +29,16 @@ class Session:
 
 @dataclass(frozen=True)
 class Slash:
-    """A command: its usage, its meaning, and what it does with the session and the words after it."""
+    """A command: its usage, its meaning, and what it does with the session and the words after it.
+
+    `more` are further usages with their meanings.
+    """
 
     name: str
     usage: str
     summary: str
     act: Callable[[Session, list[str]], None]
+    more: tuple[tuple[str, str], ...] = ()
 
 
 def say(session: Session, text: str) -> None:
@@ -139,16 +143,21 @@ def _think(session: Session, words: list[str]) -> None:
 
 
 def _help(session: Session, words: list[str]) -> None:
-    table(session, [(command.usage, command.summary) for command in COMMANDS])
-    table(session, [('"""', "Starts and ends a message of several lines."), ("Ctrl-C", "Stops the answer.")])
+    rows = [row for command in COMMANDS for row in ((command.usage, command.summary), *command.more)]
+    table(session, [*rows, ('"""', "Starts and ends a message of several lines."), ("Ctrl-C", "Stops the answer.")])
 
 
 def _bye(session: Session, words: list[str]) -> None:
     raise EOFError
 
 
+_MORE_OF_SET = (
+    ("/set system TEXT", "Set the system prompt; without a text there is none."),
+    ("/set greedy", "Take the likeliest token every time."),
+    ("/set verbose|quiet", "Statistics after each answer, or none."),
+)
 COMMANDS: tuple[Slash, ...] = (
-    Slash("/set", "/set NAME VALUE", "Set system, temperature, top_p, top_k, min_p, seed, max_tokens.", _set),
+    Slash("/set", "/set NAME VALUE", f"Set {', '.join(SAMPLING)}; the value default undoes it.", _set, _MORE_OF_SET),
     Slash("/show", "/show", "Show the model and the settings in force.", _show),
     Slash("/clear", "/clear", "Forget the conversation.", _clear),
     Slash("/stats", "/stats", "Statistics of the last answer.", _stats),
@@ -164,7 +173,8 @@ COMMANDS: tuple[Slash, ...] = (
 def perform(session: Session, line: str) -> None:
     """Carry out a line that starts with a slash. Raises EOFError to leave, FreetokenError for what went wrong."""
     name, *words = line.split()
-    by_name = {command.name: command for command in COMMANDS} | {"/help": COMMANDS[-2]}
+    by_name = {command.name: command for command in COMMANDS}
+    by_name["/help"] = by_name["/?"]
     if name not in by_name:
         raise UsageError(f"{name} is no command.{did_you_mean(name, list(by_name))}", "/? lists them.")
     by_name[name].act(session, words)

@@ -49,3 +49,6 @@ PARAMETERS: Mapping[str, Parameter] = {
     "seed": Parameter(Range(-(2**63), 2**63 - 1, whole=True), None),
 }
 OF_MODEL = tuple(name for name, parameter in PARAMETERS.items() if parameter.of_model)
+
+CHAT_DEFAULTS: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.9}
+"""How `run` samples where neither the model nor the user says it: at 1.0, the default of APIs, small models ramble."""

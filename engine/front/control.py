@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -66,7 +67,9 @@ class Control:
 
     async def stop(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Unload a model."""
-        return {"stopped": [await self._supervisor.stop(body["model"])]}
+        name = await self._supervisor.stop(body["model"])
+        print(f"{name} was unloaded: freetoken stop.", file=sys.stderr, flush=True)  # whoever serves it wonders else
+        return {"stopped": [name]}
 
     async def stats(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The counters of a loaded model's worker."""

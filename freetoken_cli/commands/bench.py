@@ -15,7 +15,7 @@ from engine.measure.bench import BenchPlan, bench_model
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
 from freetoken_cli.front_process import health
-from freetoken_cli.options import Folder, Json, NoColor, Quiet, Threads
+from freetoken_cli.options import Folder, Json, NoColor, Threads
 from freetoken_cli.output import Column, Output, pad
 from freetoken_cli.terminal import styled
 
@@ -43,6 +43,8 @@ COLUMNS = (
     Column("BYTES/TOKEN", "bytes", right=True),
     Column("OF READ BANDWIDTH", "share", right=True),
 )
+
+Quiet = Annotated[bool, options.quiet("Print each test and its rate alone.")]
 
 
 def command(

@@ -13,7 +13,7 @@ from engine.files.pull import store_name
 from engine.files.store import Store
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli import options
-from freetoken_cli.options import Json, NoColor, Quiet
+from freetoken_cli.options import Json, NoColor
 from freetoken_cli.output import Output
 
 EXAMPLES = (
@@ -28,6 +28,8 @@ Destination = Annotated[
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name in the store.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+
+Quiet = Annotated[bool, options.quiet("Print the folder alone: no progress.")]
 
 
 def command(

@@ -11,7 +11,7 @@ import typer
 from engine.base.hardware import read_hardware
 from freetoken_cli import options
 from freetoken_cli.checks import CHECKS, FAIL, OK, Finding, Surroundings
-from freetoken_cli.options import Json, NoColor, Quiet
+from freetoken_cli.options import Json, NoColor
 from freetoken_cli.output import Column, Output
 from freetoken_cli.terminal import styled
 
@@ -32,6 +32,8 @@ FAMILY_COLUMNS = (
     Column("TESTED IN", "codecs", ", ".join),
     Column("HOW", "tested"),
 )
+
+Quiet = Annotated[bool, options.quiet("Print only what will not work.")]
 
 
 def command(

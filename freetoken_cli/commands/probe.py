@@ -17,7 +17,7 @@ from engine.measure.profile import ExpertRate, Profile, Rate, save_profile
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
 from freetoken_cli.folders import model_folder
-from freetoken_cli.options import Json, NoColor, Quiet, Threads
+from freetoken_cli.options import Json, NoColor, Threads
 from freetoken_cli.output import Output
 from freetoken_cli.terminal import styled
 
@@ -35,6 +35,8 @@ Seconds = Annotated[
     str | None, typer.Option("--seconds", metavar="X", help="How long to measure; 10 if not said.", show_default=False)
 ]
 _BAR_CELLS = 40
+
+Quiet = Annotated[bool, options.quiet("Print the path of the profile alone.")]
 
 
 def command(

@@ -8,7 +8,7 @@ import typer
 
 from engine.files.store import Store
 from freetoken_cli import options
-from freetoken_cli.options import Json, NoColor, Quiet, Yes
+from freetoken_cli.options import Json, NoColor, Yes
 from freetoken_cli.output import Output
 from freetoken_cli.pulling import plan_pull, pull_into_store
 
@@ -23,6 +23,8 @@ Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A name of the cat
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="State sizes and fit; fetch and write nothing.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a model that is there.")]
+
+Quiet = Annotated[bool, options.quiet("Print the name alone: no plan, no progress.")]
 
 
 def command(

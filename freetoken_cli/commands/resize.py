@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from engine.base.errors import NotFoundError, UsageError
 from freetoken_cli import options
 from freetoken_cli.client import Front, ModelState, resize_line
 from freetoken_cli.front_process import health
 from freetoken_cli.helppage import did_you_mean
-from freetoken_cli.options import Experts, Json, Kv, Model, NoColor, Quiet
+from freetoken_cli.options import Experts, Json, Kv, Model, NoColor
 from freetoken_cli.output import Output
 
 EXAMPLES = (
@@ -15,6 +17,8 @@ EXAMPLES = (
     ("freetoken resize demo --kv 512M", "512 MiB of context memory"),
     ("freetoken resize demo --experts 2G --kv 32k", "move memory between experts and context"),
 )
+
+Quiet = Annotated[bool, options.quiet("Print the name alone.")]
 
 
 def command(

@@ -28,7 +28,6 @@ from freetoken_cli.options import (
     MinP,
     Model,
     NoColor,
-    Quiet,
     Seed,
     Temperature,
     Threads,
@@ -54,6 +53,8 @@ Prompt = Annotated[
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.", show_default=False)]
 Estimate = Annotated[bool, typer.Option("--estimate", help="State bytes, memory, speed and fit; load nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")]
+
+Quiet = Annotated[bool, options.quiet("Print the answer alone.")]
 
 
 def command(

@@ -22,7 +22,6 @@ from freetoken_cli.options import (
     Kv,
     NoColor,
     Port,
-    Quiet,
     Threads,
 )
 from freetoken_cli.output import Output
@@ -37,6 +36,8 @@ ServedModels = Annotated[
     list[str] | None,
     typer.Argument(metavar="MODEL...", help="Models to load now; others load when asked for.", show_default=False),
 ]
+
+Quiet = Annotated[bool, options.quiet("Print the address alone.")]
 
 
 def command(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from engine.base.units import format_size, format_tokens
 from engine.files.ftw import load_manifest
 from engine.files.manifest import BankInfo
@@ -9,13 +11,15 @@ from engine.files.store import Store
 from engine.spec.schema import Attention, LatentAttention, Moe, Spec
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
-from freetoken_cli.options import Folder, Json, NoColor, Quiet
+from freetoken_cli.options import Folder, Json, NoColor
 from freetoken_cli.output import Output
 
 EXAMPLES = (
     ("freetoken show demo", "family, layers, experts, codecs, sizes"),
     ("freetoken show demo --json", "with the whole spec"),
 )
+
+Quiet = Annotated[bool, options.quiet("Print the name alone.")]
 
 
 def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from engine.base.errors import CorruptFileError
 from engine.base.units import format_size
 from engine.files.store import Store
 from engine.files.verify import verify
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
-from freetoken_cli.options import Folder, Json, NoColor, Quiet
+from freetoken_cli.options import Folder, Json, NoColor
 from freetoken_cli.output import Output
 
 EXAMPLES = (
     ("freetoken verify demo", "a model of the store"),
     ("freetoken verify ./model.ftw", "any FTW folder"),
 )
+
+Quiet = Annotated[bool, options.quiet("Print the name alone, if every byte is right.")]
 
 
 def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:

@@ -194,7 +194,8 @@ def test_a_missing_conversation_is_not_found(tmp_path: Path) -> None:
 def test_the_slash_commands_are_those_promised() -> None:
     promised = ["/set", "/show", "/clear", "/stats", "/resize", "/save", "/load", "/think", "/?", "/bye"]
     assert [command.name for command in COMMANDS] == promised
-    assert all(command.usage.startswith(command.name) and command.summary for command in COMMANDS)
+    usages = [(command, *row) for command in COMMANDS for row in ((command.usage, command.summary), *command.more)]
+    assert all(usage.startswith(command.name) and summary for command, usage, summary in usages)
 
 
 def test_bars_are_to_scale() -> None:

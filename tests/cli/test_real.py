@@ -179,9 +179,11 @@ def test_serve_prints_an_address_and_a_curl_that_work(alive: Home) -> None:
         second = alive.run("serve", "tiny", "--port", "0")
         assert second.returncode == 1
         assert f"http://127.0.0.1:{port}/v1" in second.stderr
+        assert alive.run("stop", "tiny").stdout == "tiny\n"
     finally:
         code, err = server.end()
     assert code == 0, err
+    assert "tiny was unloaded: freetoken stop.\n" in err
     assert "Traceback" not in err
     assert _ours(alive) == []
     with socket.socket() as again:

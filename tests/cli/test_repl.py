@@ -174,6 +174,7 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
     terminal.ask("/stats")
     terminal.expect("7 tokens, 100.0 tokens/s")
     terminal.ask("/show")
+    terminal.expect("temperature 0.7, top_p 0.9")
     terminal.expect("Be kind.")
     assert terminal.leave() == 0
     body = model.requests("/v1/chat/completions")[0]
@@ -195,7 +196,11 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
         ("/load nowhere.json", "There is no file nowhere.json."),
         ("/save /nowhere/chat.json", "No such file or folder (/nowhere/chat.json"),
         ("/think maybe", "/think takes on, off or auto."),
-        ("/?", "/bye"),
+        ("/?", "/set NAME VALUE"),
+        ("/?", "/set system TEXT"),
+        ("/?", "/set greedy"),
+        ("/?", "/set verbose|quiet"),
+        ("/help", "/bye"),
     ],
 )
 def test_a_wrong_command_is_told_and_the_session_goes_on(terminal: Terminal, line: str, answer: str) -> None:

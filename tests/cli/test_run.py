@@ -1,9 +1,11 @@
 """One-shot `run` in pipes, against the fake front."""
 
+import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,10 +88,29 @@ def test_sampling_and_system_reach_the_request(home: Home, ready: FakeFront) -> 
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
-def test_what_is_not_said_is_not_sent(home: Home, ready: FakeFront) -> None:
-    home.run("run", "demo", "hi")
+@pytest.mark.parametrize(
+    ("generation_config", "flags", "expected"),
+    [
+        (None, [], {"temperature": 0.7, "top_p": 0.9}),
+        ({"eos_token_id": 2}, [], {"temperature": 0.7, "top_p": 0.9}),
+        ({"do_sample": True}, [], {}),
+        ({"temperature": 0.3}, [], {}),
+        ({"top_k": None, "top_p": 0.5}, [], {}),
+        (None, ["--greedy"], {"temperature": 0}),
+        (None, ["--top-k", "3"], {"top_k": 3}),
+        (None, ["--seed", "4"], {"temperature": 0.7, "top_p": 0.9, "seed": 4}),
+    ],
+)
+def test_a_gentle_default_holds_where_nobody_says_how_to_sample(
+    home: Home, ready: FakeFront, generation_config: dict[str, Any] | None, flags: list[str], expected: dict[str, Any]
+) -> None:
+    if generation_config is not None:
+        (home.paths.store / "demo/generation_config.json").write_text(json.dumps(generation_config))
+    home.run("run", "demo", "hi", *flags)
     body = ready.requests("/v1/chat/completions")[-1]
-    assert set(body) == {"model", "messages", "stream", "stream_options"}
+    assert {
+        name: body[name] for name in body if name not in ("model", "messages", "stream", "stream_options")
+    } == expected
 
 
 def test_flags_are_explicit_and_the_environment_gives_defaults(home: Home, ready: FakeFront) -> None:
