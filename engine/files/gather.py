@@ -20,12 +20,14 @@ _VALUE_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float1
 class Gather:
     """Reads pieces of `tensors`; that they are there and of the right shape was checked when the layout was made.
 
-    One transposed tensor is kept, since its rows are asked for a few at a time.
+    One transposed tensor is kept, since its rows are asked for a few at a time, and so are the matrices of an expert
+    whose rows are put in order.
     """
 
     def __init__(self, tensors: Mapping[str, SourceTensor]) -> None:
         self._tensors = tensors
         self._kept: tuple[tuple[str, int], Bytes] | None = None
+        self._in_order: tuple[str, dict[tuple[Piece, ...], Bytes]] = ("", {})
 
     def form(self, matrix: Matrix) -> str:
         """The form that all pieces of a matrix share. Raises UnsupportedError for mixed or unknown forms."""
@@ -55,11 +57,16 @@ class Gather:
 
     def files(self, source: Matrix | Vector) -> Iterator[SourceFile]:
         """The files that reading `source` reads, some of them perhaps twice."""
-        for piece in source.pieces:
-            yield from self._tensors[piece.tensor].files
+        for name in (*(piece.tensor for piece in source.pieces), *filter(None, (source.row_order,))):
+            yield from self._tensors[name].files
 
     def rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
         """Raw bytes of rows `start .. stop` of a checked matrix, as an array [rows, bytes a row]."""
+        if matrix.row_order:
+            return self._all_in_order(matrix)[start:stop]
+        return self._rows(matrix, start, stop)
+
+    def _rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
         runs = []
         base = 0
         for piece in matrix.pieces:
@@ -78,7 +85,20 @@ class Gather:
             raw = tensor.read(0, 1).reshape(-1).view(_VALUE_TYPES[tensor.form])
             values = raw[_slice(piece.start, piece.stop, piece.step, len(raw))]
             parts.append(_bf16_values(values) if tensor.form == "bf16" else values.astype(np.float32))
-        return np.concatenate(parts)
+        whole = np.concatenate(parts)
+        return whole[self._order(vector.row_order)] if vector.row_order else whole
+
+    def _order(self, tensor: str) -> npt.NDArray[np.int64]:
+        return self._tensors[tensor].read(0, 1).reshape(-1).view(np.float32).astype(np.int64)
+
+    def _all_in_order(self, matrix: Matrix) -> Bytes:
+        """All rows of a matrix with an order; kept until another order is asked for."""
+        if self._in_order[0] != matrix.row_order:
+            self._in_order = (matrix.row_order, {})
+        kept = self._in_order[1]
+        if matrix.pieces not in kept:
+            kept[matrix.pieces] = self._rows(matrix, 0, matrix.rows)[self._order(matrix.row_order)]
+        return kept[matrix.pieces]
 
     def _tensor(self, piece: Piece) -> SourceTensor:
         tensor = self._tensors[piece.tensor]

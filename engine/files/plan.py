@@ -186,16 +186,20 @@ _RecordLayout = tuple[Field, ...]
 
 
 def _record_parts(record: ExpertRecord, gather: Gather) -> tuple[tuple[str, Part], ...]:
-    """The tensors of a record by field name; gate and up become one where they share codec and shape."""
+    """The tensors of a record by field name; gate and up become one where they share codec, shape and input."""
     matrices = {matrix.name: matrix for matrix in record.matrices}
     parts: list[tuple[str, Part]] = []
     gate, up = matrices.get("gate"), matrices.get("up")
-    if gate and up and (gate.rows, gate.cols, gather.form(gate)) == (up.rows, up.cols, gather.form(up)):
+    if gate and up and not record.ordered and _alike(gate, up, gather):
         parts.append((GATE_UP, _matrix_part((gate, up), gather)))
         del matrices["gate"], matrices["up"]
     parts += [(name, _matrix_part((matrix,), gather)) for name, matrix in matrices.items()]
     parts += [(vector.name, _vector_part(vector, gather)) for vector in record.vectors]
     return tuple(parts)
+
+
+def _alike(one: Matrix, other: Matrix, gather: Gather) -> bool:
+    return (one.rows, one.cols, gather.form(one)) == (other.rows, other.cols, gather.form(other))
 
 
 def _fields(parts: tuple[tuple[str, Part], ...]) -> _RecordLayout:

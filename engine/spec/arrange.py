@@ -77,7 +77,9 @@ class _Plan:
         pieces = {key: self._pieces(wanted, group, place) for key, wanted in group.items()}
         down = self._orders("down", group["down"], pieces["down"])
         row_order = down[0].pieces[0].tensor if down else ""  # what comes out of gate and up is what down reads
-        matrices, vectors, orders = [], [], []
+        matrices: list[Matrix] = []
+        vectors: list[Vector] = []
+        orders: list[Vector] = []
         for key, wanted in group.items():
             follows = row_order if key in ("gate", "up", "gate_bias", "up_bias") else ""
             if wanted.is_vector:
