@@ -93,7 +93,7 @@ class Fp8Tensor:
         raw = self.grid.read(start, stop)
         scales = decode_scales(raw, self.grid.tensor.form) if self.form == "fp8" else raw
         place = np.arange(-(-self.shape[-1] // block)) * block // self.block_cols
-        return (scales if len(place) == self.grid.line else scales[:, place]).view(np.uint8)
+        return (scales if len(place) == self.grid.line else scales.take(place, 1)).view(np.uint8)
 
 
 def _block(bundle: Bundle, settings: Settings) -> tuple[int, int]:
