@@ -212,7 +212,6 @@ def test_a_config_that_names_no_family_is_refused() -> None:
         (LLAMA_3_2_1B, {"rope_scaling": {"type": "mrope"}}, "rope_type = 'mrope'"),
         (LLAMA_3_2_1B, {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         (LLAMA_3_2_1B, {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "other layers"),
-        (LLAMA_3_2_1B, {"quantization_config": {"quant_method": "fp8"}}, "quantised by fp8"),
         (LLAMA_3_2_1B, {"layer_types": ["linear_attention"] * 16}, "'linear_attention'"),
         (LLAMA_3_2_1B, {"layer_types": ["sliding_attention"] * 16}, "'sliding_attention'"),
         (GPT_OSS_20B, {"layer_types": ["full_attention"]}, "1 layer_types for 24 layers"),

@@ -42,7 +42,7 @@ def _presented(bundle: Bundle, settings: Settings) -> SourceTensor:
         tensor = scheme(bundle, settings)
         if tensor is not None:
             return tensor
-    if bundle.parts.keys() == {"weight"}:
+    if bundle.parts.keys() == {bundle.weight_role}:
         return _alone(bundle)
     parts = ", ".join(bundle.describe(role) for role in bundle.parts)
     raise UnsupportedError(
@@ -53,9 +53,9 @@ def _presented(bundle: Bundle, settings: Settings) -> SourceTensor:
 
 def _alone(bundle: Bundle) -> SourceTensor:
     """A weight without company: a float without its scale means nothing; an integer may be no weight at all."""
-    if bundle.form("weight").startswith("f"):
-        raise CorruptFileError(
-            f"The tensor {bundle.describe('weight')} has no scale, and means nothing without one.",
-            "Fetch the checkpoint again, or another one.",
-        )
-    return bundle.parts["weight"]
+    if bundle.weight_role == "weight" and not bundle.form("weight").startswith("f"):
+        return bundle.parts["weight"]
+    raise CorruptFileError(
+        f"The tensor {bundle.describe(bundle.weight_role)} has no scale, and means nothing without one.",
+        "Fetch the checkpoint again, or another one.",
+    )

@@ -62,13 +62,6 @@ def _refuse_unknown_settings(family: Family, config: Config) -> None:
     config.only("hidden_act", ("silu", "swish"))
     for name, allowed in family.only.items():
         config.only(name, allowed)
-    quantization = config.inner("quantization_config")
-    if quantization.data:
-        method = quantization.text(key("quant_method", default="an unnamed method"))
-        raise UnsupportedError(
-            f"The weights are quantised by {method}, which this release does not read.",
-            "Use a checkpoint in bf16, f16 or f32, or a GGUF file.",
-        )
 
 
 def _layers(family: Family, config: Config) -> list[Layer]:
