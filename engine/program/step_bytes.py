@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.files.ftw import Ftw
 from engine.program.ir import Program
+from engine.spec.layout import ORDER
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ def step_bytes(program: Program, ftw: Ftw, kv_value_bytes: int) -> StepBytes:
         for name in filter(None, op.weights):
             tensor = ftw.dense[name]
             dense += tensor.data.nbytes // (tensor.rows if op.kind == "embed" else 1)
+            if name + ORDER in ftw.dense:
+                dense += ftw.dense[name + ORDER].data.nbytes
     records = {layer: bank.record_bytes for bank in ftw.banks for layer in bank.layers}
     experts = 0
     per_position: list[tuple[int, int]] = []  # bytes a position, positions a window holds (0: all)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from engine.files.codecs import CODECS
 from engine.files.ftw import Bank, Ftw
 from engine.files.manifest import GATE_UP, Field
+from engine.spec.layout import ORDER
 
 Floats = NDArray[np.float32]
 Unpack = Callable[[str, int, int, memoryview], Floats]
@@ -30,7 +31,7 @@ class Weights(Protocol):
 
 
 class FtwWeights:
-    """Dequantises the tensors of an FTW folder, each time it is asked."""
+    """Dequantises the tensors of an FTW folder, each time it is asked; columns come in the order of the input."""
 
     def __init__(self, ftw: Ftw, unpack: Unpack) -> None:
         self._dense = ftw.dense
@@ -41,7 +42,8 @@ class FtwWeights:
         tensor = self._dense[name]
         if tensor.vector:
             return np.frombuffer(tensor.data, np.float32, tensor.cols)
-        return self._unpack(tensor.codec, tensor.rows, tensor.cols, tensor.data)
+        matrix = self._unpack(tensor.codec, tensor.rows, tensor.cols, tensor.data)
+        return _put_back(matrix, self.dense(name + ORDER)) if name + ORDER in self._dense else matrix
 
     def expert(self, layer: int, expert: int) -> Mapping[str, Floats]:
         bank, place = self._banks[layer]
@@ -58,10 +60,21 @@ class FtwWeights:
                 tensors[field.name] = np.frombuffer(data, np.float32, field.shape.cols)
             else:
                 tensors[field.name] = self._matrix(field, data)
-        return tensors
+        orders = {name: tensors.pop(name) for name in list(tensors) if name.endswith(ORDER)}
+        return tensors | {
+            name.removesuffix(ORDER): _put_back(tensors[name.removesuffix(ORDER)], order)
+            for name, order in orders.items()
+        }
 
     def _matrix(self, field: Field, data: memoryview) -> Floats:
         return self._unpack(field.shape.codec, field.shape.rows, field.shape.cols, data)
+
+
+def _put_back(matrix: Floats, order: Floats) -> Floats:
+    """The matrix whose column `order[i]` is column i of `matrix`."""
+    put_back = np.empty_like(matrix)
+    put_back[:, order.astype(np.int64)] = matrix
+    return put_back
 
 
 def _tiles_in_turn(field: Field, data: memoryview) -> tuple[memoryview, memoryview]:
