@@ -5,28 +5,31 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.base.errors import FreetokenError, NotFoundError, UsageError
+from engine.base.errors import FreetokenError, NotFoundError, UnsupportedError, UsageError
 from engine.base.nearest import did_you_mean
+from engine.base.units import format_size
 from engine.files.ftw import Ftw, open_model
 from engine.files.locks import lock_folder
 from engine.files.manifest import MANIFEST_NAME
 from engine.files.partial import PARTIAL_SUFFIX, partial_folder
 
-READY, PARTIAL, BROKEN = "ready", "partial", "broken"
+READY, PARTIAL, BROKEN, UNSUPPORTED = "ready", "partial", "broken", "unsupported"
 DOWNLOADS = ".downloads"
+_REMOVED = ".removed"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One model of the store.
+    """One model of the store, or what an unfinished pull or conversion has left of one.
 
-    `size` is in bytes, `modified` in Unix seconds. `format` names the codecs of its experts, or of its matrices where
-    it has none. `problem` says what is wrong with an entry that is not ready.
+    `size` is in bytes, of an unfinished one those that are here so far; `modified` in Unix seconds. `format` names the
+    codecs of its experts, or of its matrices where it has none. `problem` says why an entry is not ready.
     """
 
     name: str
@@ -45,28 +48,28 @@ class Store:
         self.root = root
 
     def entries(self) -> list[Entry]:
-        """All models by name: ready, unfinished and broken ones. An absent store is empty."""
-        try:
-            names = sorted(os.listdir(self.root))
-        except FileNotFoundError:
-            return []
-        folders = [self.root / name for name in names if not name.startswith(".")]
-        return [_entry(folder) for folder in folders if folder.is_dir()]
+        """All models by name: ready, unfinished, broken, and of another version. An absent store is empty."""
+        names = [name for name in _listdir(self.root) if not name.startswith(".") and (self.root / name).is_dir()]
+        unfinished = {name.removesuffix(PARTIAL_SUFFIX) for name in names if name.endswith(PARTIAL_SUFFIX)}
+        unfinished |= {name for name in _listdir(self.root / DOWNLOADS) if _is_model_name(name)}
+        entries = [_entry(self.root / name) for name in names if not name.endswith(PARTIAL_SUFFIX)]
+        entries += [self._unfinished(name) for name in unfinished]
+        return sorted(entries, key=lambda entry: (entry.name, entry.state == PARTIAL))
 
     def names(self) -> list[str]:
         """Names of the models that have a manifest, without reading any: quick enough for a completion."""
-        try:
-            found = sorted(os.listdir(self.root))
-        except FileNotFoundError:
-            return []
-        return [name for name in found if _is_model_name(name) and (self.root / name / MANIFEST_NAME).is_file()]
+        return [
+            name
+            for name in _listdir(self.root)
+            if _is_model_name(name) and (self.root / name / MANIFEST_NAME).is_file()
+        ]
 
     def get(self, name: str) -> Path:
         """The folder of the model `name`. Raises NotFoundError with the nearest name, or with the way to finish it."""
         folder = self.destination(name)
         if (folder / MANIFEST_NAME).is_file():
             return folder
-        if partial_folder(folder).is_dir():
+        if partial_folder(folder).is_dir() or self.downloads(name).is_dir():
             raise NotFoundError(f"The model {name} is not complete.", "Pull or convert it again to finish it.")
         if folder.is_dir():
             raise NotFoundError(f"{folder} is not a model: it has no {MANIFEST_NAME}.", "Remove it, and pull it again.")
@@ -91,13 +94,46 @@ class Store:
     def remove(self, name: str) -> int:
         """Removes a model, finished or not, and what was downloaded for it; returns the bytes that were freed.
 
-        A process that has it open keeps its files until it ends. Errors: NotFoundError, BusyError during conversion.
+        A process that has it open keeps its files until it ends. Errors: NotFoundError; BusyError while any of it is
+        being written, and then all of it stays.
         """
         folder = self.destination(name)
         found = [path for path in (folder, partial_folder(folder), self.downloads(name)) if os.path.lexists(path)]
         if not found:
             self.get(name)
-        return sum(_remove(path) for path in found)
+        with ExitStack() as locks:
+            for path in found:
+                if not path.is_symlink():
+                    locks.callback(os.close, lock_folder(path, f"{path} is being written by another process."))
+            freed = sum(_remove(path) for path in found)
+        for name in _listdir(self.root):  # what a removal that was killed has left
+            if name.startswith(".") and name.endswith(_REMOVED):
+                shutil.rmtree(self.root / name, ignore_errors=True)
+        return freed
+
+    def _unfinished(self, name: str) -> Entry:
+        partial, downloads = partial_folder(self.root / name), self.downloads(name)
+        (converted, changed), (fetched, arrived) = _measure(partial), _measure(downloads)
+        parts = [
+            f"{format_size(size)} {what}" for size, what in ((fetched, "fetched"), (converted, "converted")) if size
+        ]
+        return Entry(
+            name,
+            partial if partial.is_dir() else downloads,
+            converted + fetched,
+            max(changed, arrived),
+            PARTIAL,
+            problem=f"Not complete, {' and '.join(parts) or 'nothing'} so far: "
+            f"pull or convert it again to go on, or remove it with freetoken rm {name}.",
+        )
+
+
+def _listdir(folder: Path) -> list[str]:
+    """Names in a folder, in order; an absent one is empty."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
 
 
 def _is_model_name(name: str) -> bool:
@@ -106,11 +142,10 @@ def _is_model_name(name: str) -> bool:
 
 def _entry(folder: Path) -> Entry:
     size, modified = _measure(folder)
-    if folder.name.endswith(PARTIAL_SUFFIX):
-        name = folder.name.removesuffix(PARTIAL_SUFFIX)
-        return Entry(name, folder, size, modified, PARTIAL, problem="Not complete: pull or convert it again.")
     try:
         return Entry(folder.name, folder, size, modified, READY, _format(open_model(folder)))
+    except UnsupportedError as error:
+        return Entry(folder.name, folder, size, modified, UNSUPPORTED, problem=str(error))
     except FreetokenError as error:
         return Entry(folder.name, folder, size, modified, BROKEN, problem=str(error))
 
@@ -141,13 +176,9 @@ def _remove(path: Path) -> int:
     if path.is_symlink():
         path.unlink()
         return 0
-    descriptor = lock_folder(path, f"{path} is being written by another process.")
-    try:
-        size, _ = _measure(path)
-        doomed = path.with_name(f".{path.name}.removed")
-        shutil.rmtree(doomed, ignore_errors=True)
-        path.rename(doomed)
-        shutil.rmtree(doomed)
-    finally:
-        os.close(descriptor)
+    size, _ = _measure(path)
+    doomed = path.with_name(f".{path.name}{_REMOVED}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed)
     return size

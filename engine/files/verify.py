@@ -21,11 +21,34 @@ _CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
+class Problem:
+    """Bytes `start .. stop` of a file that are not what was written: what they are, and the hash they should have.
+
+    `found` is the xxh3-128 that they have, "" where they could not be read, and `unreadable` then says why.
+    """
+
+    file: Path
+    start: int
+    stop: int
+    what: str
+    expected: str
+    found: str = ""
+    unreadable: str = ""
+
+    def sentence(self) -> str:
+        """For people."""
+        place = f"{self.file}: {self.what} (bytes {self.start} to {self.stop})"
+        if self.unreadable:
+            return f"{place} cannot be checked: {self.unreadable}"
+        return f"{place} was altered: its xxh3-128 should be {self.expected} and is {self.found}."
+
+
+@dataclass(frozen=True)
 class Report:
-    """How many bytes were hashed, and a sentence for each thing that is not what it was."""
+    """How many bytes were hashed, and each thing that is not what it was."""
 
     checked_bytes: int
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +72,7 @@ def verify(folder: Path, progress: Progress) -> Report:
     ranges = list(_ranges(folder, model.manifest))
     total = sum(item.stop - item.start for item in ranges)
     done = 0
-    problems = []
+    problems: list[Problem] = []
     files: dict[str, LocalFile] = {}
     buffer = np.empty(_CHUNK_BYTES, np.uint8)
     try:
@@ -64,15 +87,19 @@ def verify(folder: Path, progress: Progress) -> Report:
                     hasher.update(chunk.data)
                     progress(done + start + len(chunk) - item.start, total)
             except CorruptFileError as error:
-                problems.append(error.message)
+                problems.append(_problem(folder, item, unreadable=error.message))
             else:
                 if hasher.hexdigest() != item.hash:
-                    problems.append(f"{folder / item.file}: {item.what} was altered.")
+                    problems.append(_problem(folder, item, found=hasher.hexdigest()))
             done += item.stop - item.start
     finally:
         for file in files.values():
             file.close()
     return Report(total, tuple(problems))
+
+
+def _problem(folder: Path, item: _Range, found: str = "", unreadable: str = "") -> Problem:
+    return Problem(folder / item.file, item.start, item.stop, item.what, item.hash, found, unreadable)
 
 
 def _ranges(folder: Path, manifest: Manifest) -> Iterator[_Range]:

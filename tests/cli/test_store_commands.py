@@ -162,8 +162,24 @@ def test_verify_names_what_was_altered(stored: Home) -> None:
     bank.write_bytes(content)
     bad = stored.run("verify", "tiny")
     assert bad.returncode == 1
-    assert "expert 0 of MoE layer 0" in bad.stderr
-    assert json.loads(stored.run("verify", "tiny", "--json").stdout)["problems"]
+    assert "expert 0 of MoE layer 0 (bytes 0 to " in bad.stderr
+    (problem,) = json.loads(stored.run("verify", "tiny", "--json").stdout)["problems"]
+    assert (problem["file"], problem["start"]) == (str(bank), 0)
+    assert len(problem["found"]) == len(problem["expected"]) == 32
+    assert problem["expected"] in bad.stderr
+    assert problem["found"] in bad.stderr
+
+
+def test_verify_of_a_wreck_stays_readable(stored: Home) -> None:
+    (bank,) = (stored.paths.store / "tiny").glob("*.bank")
+    dense = stored.paths.store / "tiny/dense.safetensors"
+    bank.write_bytes(bytes(bank.stat().st_size))
+    content = dense.read_bytes()
+    dense.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    done = stored.run("verify", "tiny")
+    count = len(json.loads(stored.run("verify", "tiny", "--json").stdout)["problems"])
+    assert count > 20
+    assert f"And {count - 20} more places" in done.stderr
 
 
 def test_rm_from_a_script_needs_yes(stored: Home) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from engine.base.errors import (
     BusyError,
@@ -58,6 +60,11 @@ def models(tmp_path: Path) -> Store:
     (root / "later.partial").mkdir()
     (root / "later.partial" / "dense.safetensors").write_bytes(bytes(10_000))
     (root / ".downloads" / "later").mkdir(parents=True)
+    (root / ".downloads" / "fetching" / "files").mkdir(parents=True)
+    (root / ".downloads" / "fetching" / "files" / "a.safetensors").write_bytes(bytes(40_000))
+    shutil.copytree(GOLDEN, root / "future")
+    manifest = (root / "future" / "ftw.json").read_text()
+    (root / "future" / "ftw.json").write_text(manifest.replace('"version": 1', '"version": 2'))
     (root / "notes.txt").write_text("not a model")
     return Store(root)
 
@@ -76,15 +83,21 @@ def test_entries_are_ready_unfinished_or_broken(models: Store) -> None:
         "broken": store.BROKEN,
         "demo": store.READY,
         "empty": store.BROKEN,
+        "fetching": store.PARTIAL,
+        "future": store.UNSUPPORTED,
         "later": store.PARTIAL,
         "qwen3-30b": store.READY,
     }
+    assert "FTW version 2; this release reads version 1" in entries["future"].problem
+    assert entries["fetching"].size >= 40_000
+    assert re.search(r"Not complete, [\d.]+ KiB fetched so far: .* freetoken rm fetching", entries["fetching"].problem)
+    assert "freetoken rm later" in entries["later"].problem
     assert "experts-0-0.bank is short" in entries["broken"].problem
     assert entries["demo"].format == "q4_0+q8_0"
     apparent = sum(path.stat().st_size for path in GOLDEN.iterdir())
     assert apparent <= entries["demo"].size <= apparent + 4096 * len(list(GOLDEN.iterdir()))
     assert entries["demo"].modified == pytest.approx((models.root / "demo" / "ftw.json").stat().st_mtime, abs=60)
-    assert models.names() == ["broken", "demo", "qwen3-30b"]
+    assert models.names() == ["broken", "demo", "future", "qwen3-30b"]
 
 
 def test_get_finds_a_model_or_says_what_is_meant(models: Store) -> None:
@@ -95,8 +108,9 @@ def test_get_finds_a_model_or_says_what_is_meant(models: Store) -> None:
         models.get("DEMO")
     with pytest.raises(NotFoundError, match="freetoken list"):
         models.get("zzz")
-    with pytest.raises(NotFoundError, match="not complete"):
-        models.get("later")
+    for name in ("later", "fetching"):
+        with pytest.raises(NotFoundError, match="not complete"):
+            models.get(name)
     with pytest.raises(NotFoundError, match=r"no ftw\.json"):
         models.get("empty")
 
@@ -119,6 +133,7 @@ def test_remove_frees_what_it_says(models: Store) -> None:
         ".downloads",
         "broken",
         "empty",
+        "future",
         "notes.txt",
         "qwen3-30b",
     ]
@@ -126,6 +141,27 @@ def test_remove_frees_what_it_says(models: Store) -> None:
     models.remove("empty")
     with pytest.raises(NotFoundError):
         models.remove("demo")
+
+
+def test_remove_takes_all_that_a_name_has_or_nothing(models: Store) -> None:
+    (models.root / "demo.partial").mkdir()
+    (models.root / "demo.partial" / "dense.safetensors").write_bytes(bytes(10_000))
+    assert [entry.state for entry in models.entries() if entry.name == "demo"] == [store.READY, store.PARTIAL]
+    lock = lock_folder(models.root / "demo.partial", "busy")
+    with pytest.raises(BusyError, match=r"demo\.partial is being written"):
+        models.remove("demo")
+    assert models.get("demo").is_dir()
+    os.close(lock)
+    assert models.remove("demo") > 10_000
+    assert not [entry for entry in models.entries() if entry.name == "demo"]
+    assert models.remove("fetching") >= 40_000
+    assert not (models.root / ".downloads" / "fetching").exists()
+
+
+def test_what_a_killed_removal_left_goes_with_the_next(models: Store) -> None:
+    (models.root / ".gone.removed" / "deep").mkdir(parents=True)
+    models.remove("demo")
+    assert not (models.root / ".gone.removed").exists()
 
 
 def test_remove_of_a_link_leaves_what_it_points_to(models: Store, tmp_path: Path) -> None:
@@ -169,7 +205,15 @@ def test_one_flipped_bit_is_found_and_named(
     content = bytearray((folder / file).read_bytes())
     content[offset] ^= 16
     (folder / file).write_bytes(content)
-    assert verify(folder, silent).problems == (f"{folder / file}: {named} was altered.",)
+    (problem,) = verify(folder, silent).problems
+    assert (problem.file, problem.what) == (folder / file, named)
+    assert problem.expected in (folder / "ftw.json").read_text()
+    assert problem.found == xxhash.xxh3_128_hexdigest(bytes(content[problem.start : problem.stop])) != problem.expected
+    assert problem.start <= offset % len(content) < problem.stop
+    assert problem.sentence() == (
+        f"{folder / file}: {named} (bytes {problem.start} to {problem.stop}) was altered: "
+        f"its xxh3-128 should be {problem.expected} and is {problem.found}."
+    )
 
 
 def test_verify_counts_every_byte(monkeypatch: Any) -> None:
