@@ -56,10 +56,11 @@ static inline float e8m0_to_float(uint8_t e) {
     return float_of(e != 0 ? static_cast<uint32_t>(e) << 23 : 0x00400000u);
 }
 
-// OCP e4m3fn, times 2^-8: the half of the same bits, an exact f32. 0x80 is -0; 0x7f and 0xff are NaNs, refused when a
-// matrix is packed, never met here.
+// OCP e4m3fn, times 2^-8, exactly: what the half with the same bits is worth. 0x80 is -0. 0x7f and 0xff, its NaNs, are
+// refused when a matrix is packed.
 static inline float e4m3_over_256(uint8_t b) {
-    return half_to_float(static_cast<uint16_t>((b & 0x80u) << 8 | (b & 0x7Fu) << 7));
+    // As the upper bits of an f32 the value is 2^-120 of itself, often a subnormal.
+    return float_of((b & 0x80u) << 24 | (b & 0x7Fu) << 20) * 0x1p112f;
 }
 
 // Twice the values of OCP e2m1 by code; the sign bit is 8.

@@ -164,8 +164,7 @@ struct Q5K {
         const uint8_t* fifth = raw + 16;  // bit b of byte k belongs to weight k of block b
         pack_layered_nibbles(fifth + 32 + block / 2 * 32, block % 2 * 4, lane);
         uint32_t bits = 0;
-        for (int part = 0; part < 8; ++part)
-            bits |= (load<uint32_t>(fifth + 4 * part) >> block & 0x01010101u) << part;
+        for (int part = 0; part < 8; ++part) bits |= (load<uint32_t>(fifth + 4 * part) >> block & 0x01010101u) << part;
         store(lane + 64 * 4, bits);
     }
 };
@@ -182,8 +181,8 @@ struct Q6K {
             store(block_scales(header, row, block), load<uint16_t>(raw + kScales + 2 * block));
     }
     static void codes(const uint8_t* raw, int block, uint8_t* lane) {
-        const int half = block / 4;    // of the 256 weights
-        const int layer = block % 4;   // which two bits of a byte of upper bits
+        const int half = block / 4;   // of the 256 weights
+        const int layer = block % 4;  // which two bits of a byte of upper bits
         pack_layered_nibbles(raw + 64 * half + layer % 2 * 32, layer / 2 * 4, lane);
         const uint8_t* upper = raw + kUpper + 32 * half;
         for (int line = 0; line < 2; ++line) {
