@@ -20,13 +20,13 @@ from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
-from engine.files.ftw import open_model
+from engine.files.ftw import load_manifest
 from engine.measure.native_meter import NativeMeter
 from engine.measure.profile import Rate
 from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lower import lower
-from engine.program.step_bytes import StepBytes, step_bytes
+from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.loading import load_model
 from engine.worker.protocol import WorkerConfig
@@ -108,8 +108,8 @@ def bench_model(
     Raises UsageError and DoesNotFitError when the model's context or the memory is smaller than the plan needs, and
     whatever opening the folder raises.
     """
-    ftw = open_model(folder)
-    spec = Spec.from_json(ftw.spec)
+    manifest = load_manifest(folder)
+    spec = Spec.from_json(manifest.spec)
     if plan.context > spec.context_length:
         raise DoesNotFitError(
             f"The plan needs {plan.context} tokens of context; the model has {spec.context_length}.",
@@ -119,7 +119,7 @@ def bench_model(
     program = lower(spec)
     _, available = read_memory()
     meter = NativeMeter(available, loaded.isa)
-    sizes = step_bytes(program, ftw, KV_VALUE_BYTES)
+    sizes = step_bytes(program, WeightBytes.of(manifest), KV_VALUE_BYTES)
     result = run_bench(loaded.executor, program, sizes, lambda: meter.read_bandwidth(loaded.threads), plan, progress)
     return {
         "version": BENCH_VERSION,

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.files.ftw import Ftw
+from engine.files.manifest import BankInfo, Manifest, Shape
+from engine.files.plan import BankPlan, Plan
 from engine.program.ir import Program
-from engine.spec.layout import ORDER
+
+
+@dataclass(frozen=True)
+class WeightBytes:
+    """Where the packed bytes of a model are, whether it is here or only planned.
+
+    `rows` and `dense` are the rows and the bytes of each dense tensor, `records` the bytes of one expert of each MoE
+    layer, `experts` those of all experts together.
+    """
+
+    rows: Mapping[str, int]
+    dense: Mapping[str, int]
+    records: Mapping[int, int]
+    experts: int
+
+    @property
+    def total(self) -> int:
+        """All weights."""
+        return sum(self.dense.values()) + self.experts
+
+    @classmethod
+    def of(cls, model: Manifest | Plan) -> WeightBytes:
+        """Those of a model that is here, or that a conversion is going to make."""
+        if isinstance(model, Plan):
+            return cls._of(model.dense, model.banks)
+        return cls._of({name: info.shape for name, info in model.dense.items()}, model.banks)
+
+    @classmethod
+    def _of(cls, dense: Mapping[str, Shape], banks: Sequence[BankInfo | BankPlan]) -> WeightBytes:
+        return cls(
+            rows={name: shape.rows for name, shape in dense.items()},
+            dense={name: shape.stored_bytes() for name, shape in dense.items()},
+            records={layer: bank.record_bytes for bank in banks for layer in bank.layers},
+            experts=sum(bank.record_bytes * bank.experts_per_layer * len(bank.layers) for bank in banks),
+        )
 
 
 @dataclass(frozen=True)
@@ -23,21 +58,17 @@ class StepBytes:
         return self.dense + self.experts + self.kv(depth)
 
 
-def step_bytes(program: Program, ftw: Ftw, kv_value_bytes: int) -> StepBytes:
+def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> StepBytes:
     """What a step of one token must read. An embedding counts as one row, a matrix used twice counts twice."""
     dense = 0
     for op in program.ops:
         for name in filter(None, op.weights):
-            tensor = ftw.dense[name]
-            dense += tensor.data.nbytes // (tensor.rows if op.kind == "embed" else 1)
-            if name + ORDER in ftw.dense:
-                dense += ftw.dense[name + ORDER].data.nbytes
-    records = {layer: bank.record_bytes for bank in ftw.banks for layer in bank.layers}
+            dense += weights.dense[name] // (weights.rows[name] if op.kind == "embed" else 1)
     experts = 0
     per_position: list[tuple[int, int]] = []  # bytes a position, positions a window holds (0: all)
     for op in program.ops:
         if op.kind == "experts":
-            experts += program.buffers[op.reads[1]].width * records[int(op.attrs["layer"])]
+            experts += program.buffers[op.reads[1]].width * weights.records[int(op.attrs["layer"])]
         elif op.kind == "attention":
             cache = program.caches[int(op.attrs["cache"])]
             per_position.append((cache.bytes_per_token(kv_value_bytes), int(op.attrs["window"])))

@@ -15,7 +15,7 @@ from engine.memory.pages import PAGE_TOKENS
 from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
-from engine.program.step_bytes import step_bytes
+from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.rope import LongScaling
 from engine.spec.schema import Spec
 from engine.worker.engine import LoadedModel
@@ -62,7 +62,7 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         threads=executor.threads,
         model_bytes=size,
         load_seconds=time.monotonic() - began,
-        dense_step_bytes=step_bytes(program, model, KV_VALUE_BYTES).dense,
+        dense_step_bytes=step_bytes(program, WeightBytes.of(model.manifest), KV_VALUE_BYTES).dense,
         available=free_memory,
         notes=(*experts_notes("cpu", config.experts), *_size_notes(size)),
     )

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from engine.base.errors import UsageError
-from engine.files.ftw import Tensor
 from engine.measure import bench as bench_module
 from engine.measure.bench import BenchPlan, run_bench
 from engine.program.executor import Batch, Floats
 from engine.program.ir import Buffer, Cache, Op, Program
-from engine.program.step_bytes import step_bytes
+from engine.program.step_bytes import WeightBytes, step_bytes
 
 PROGRAM = Program(
     buffers={"x": Buffer(64), "ids": Buffer(4, dtype="i32"), "w": Buffer(4), "logits": Buffer(100, domain="row")},
@@ -38,14 +35,11 @@ PROGRAM = Program(
 )
 
 
-def tensor(rows: int, cols: int, size: int) -> Tensor:
-    return Tensor("q8_0", rows, cols, memoryview(bytes(size)))
-
-
-FTW: Any = SimpleNamespace(
-    folder=Path("model"),
-    dense={"embed": tensor(100, 64, 6800), "q": tensor(64, 64, 4352), "sinks": tensor(1, 16, 64)},
-    banks=(SimpleNamespace(record_bytes=4096, layers=(0,)), SimpleNamespace(record_bytes=8192, layers=(1,))),
+WEIGHTS = WeightBytes(
+    rows={"embed": 100, "q": 64, "sinks": 1},
+    dense={"embed": 6800, "q": 4352, "sinks": 64},
+    records={0: 4096, 1: 8192},
+    experts=16 * 4096 + 16 * 8192,
 )
 
 
@@ -99,7 +93,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_bytes_of_a_token_are_counted_by_hand() -> None:
-    sizes = step_bytes(PROGRAM, FTW, kv_value_bytes=2)
+    sizes = step_bytes(PROGRAM, WEIGHTS, kv_value_bytes=2)
     assert sizes.dense == 6800 // 100 + 4352 + 64 + 6800
     assert sizes.experts == 4 * 4096 + 4 * 8192
     assert sizes.kv(5) == 5 * 2 * (2 * 32 + 48)
@@ -108,7 +102,7 @@ def test_bytes_of_a_token_are_counted_by_hand() -> None:
 
 
 def test_rates_and_shares_are_those_of_the_clock(clock: Clock) -> None:
-    sizes = step_bytes(PROGRAM, FTW, kv_value_bytes=2)
+    sizes = step_bytes(PROGRAM, WEIGHTS, kv_value_bytes=2)
     loops = iter([10.0, 30.0] * 100)
     executor = Steady(clock)
     plan = BenchPlan(prompts=(9, 99), depths=(0, 40), decode_tokens=8, repeat=3)
@@ -128,7 +122,7 @@ def test_rates_and_shares_are_those_of_the_clock(clock: Clock) -> None:
 
 
 def test_the_json_has_stable_keys(clock: Clock) -> None:
-    sizes = step_bytes(PROGRAM, FTW, kv_value_bytes=2)
+    sizes = step_bytes(PROGRAM, WEIGHTS, kv_value_bytes=2)
     plan = BenchPlan(prompts=(), depths=(3,), decode_tokens=1, repeat=1)
     data = run_bench(Steady(clock), PROGRAM, sizes, lambda: 1.0, plan).to_json()
     assert set(data) == {"prompts", "decodes", "read", "first_step_seconds"}
@@ -137,7 +131,7 @@ def test_the_json_has_stable_keys(clock: Clock) -> None:
 
 
 def test_prompts_alone_are_measured_too(clock: Clock) -> None:
-    sizes = step_bytes(PROGRAM, FTW, kv_value_bytes=2)
+    sizes = step_bytes(PROGRAM, WEIGHTS, kv_value_bytes=2)
     result = run_bench(Steady(clock), PROGRAM, sizes, lambda: 2.0, BenchPlan(prompts=(4,), depths=(), repeat=2))
     assert result.decodes == ()
     assert result.read.samples == 2
