@@ -16,7 +16,9 @@ from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
 from engine.files.checkpoint import Checkpoint, TokenizerWriter
+from engine.files.converted import Converted, Loss, Requantised
 from engine.files.gather import Gather
+from engine.files.journal import read_losses
 from engine.files.manifest import DENSE_NAME, MANIFEST_NAME, FileInfo, Manifest, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.packing import Pack, native_pack
@@ -41,11 +43,12 @@ def convert(
     write_tokenizer: TokenizerWriter,
     progress: Progress = silent,
     upcycle: Upcycle | None = None,
+    expert_codec: str | None = None,
     sampling: Mapping[str, float] | None = None,
     force: bool = False,
     pace: Pace | None = None,
     pack: Pack = native_pack,
-) -> None:
+) -> Converted:
     """Converts a folder of safetensors or a GGUF file into the FTW folder `dest`.
 
     The source is never written to. All else, and what the arguments mean, is as `convert_checkpoint` says.
@@ -55,12 +58,13 @@ def convert(
     _check_destination(dest, force)
     checkpoint = open_checkpoint(source)
     try:
-        convert_checkpoint(
+        return convert_checkpoint(
             checkpoint,
             dest,
             write_tokenizer=write_tokenizer,
             progress=progress,
             upcycle=upcycle,
+            expert_codec=expert_codec,
             sampling=sampling,
             force=force,
             pace=pace,
@@ -77,17 +81,19 @@ def convert_checkpoint(
     write_tokenizer: TokenizerWriter,
     progress: Progress = silent,
     upcycle: Upcycle | None = None,
+    expert_codec: str | None = None,
     sampling: Mapping[str, float] | None = None,
     force: bool = False,
     pace: Pace | None = None,
     pack: Pack = native_pack,
-) -> None:
+) -> Converted:
     """Converts an open checkpoint, which stays open, into the FTW folder `dest`.
 
     Bounded memory whatever the model. Killed at any moment, the same call goes on in mid-file and gives the same bytes;
     until it has finished everything is in `<dest>.partial`. The checkpoint's files are acquired in their order and
     released as soon as all that they hold is safe on disk. `write_tokenizer` turns GGUF metadata into tokenizer files,
-    `upcycle` makes a dense model sparse, `sampling` is what generation_config.json says where the source has none,
+    `upcycle` makes a dense model sparse, `expert_codec` (one of ENCODED) puts routed experts into that codec, which
+    loses accuracy, `sampling` is what generation_config.json says where the source has none,
     `force` replaces an existing `dest` or an unfinished conversion of something else. `pace` says how often the journal
     is brought up to date; `pack` is another packer of the same format.
 
@@ -96,16 +102,18 @@ def convert_checkpoint(
     DoesNotFitError when the disk is too small or full; those of acquiring a file.
     """
     _check_destination(dest, force)
-    job = _prepare(upcycled(checkpoint, upcycle) if upcycle else checkpoint, upcycle, sampling or {})
+    job = _prepare(checkpoint, upcycle, expert_codec, sampling or {})
     _check_space(dest, job.plan)
     with Partial(dest, _fingerprint(job), discard_other=force) as partial:
         _check_destination(dest, force)  # again: who held the lock before us may have finished
         gather = Gather(job.checkpoint.tensors)
         stream(job.plan, gather, job.checkpoint.files, partial, progress, pack, pace or _pace(job.plan))
         _write_small_files(job, partial.folder, write_tokenizer)
-        manifest = _manifest(job, partial.hashes, partial.folder)
+        result = _result(job, dest, partial.lines)
+        manifest = _manifest(job, result, partial)
         (partial.folder / MANIFEST_NAME).write_bytes(write_manifest(manifest))
         partial.finish(job.plan.sizes, replace=force)
+        return result
 
 
 def _check_destination(dest: Path, force: bool) -> None:
@@ -126,14 +134,21 @@ class _Job:
     spec: Mapping[str, Any]
     plan: Plan
     settings: Mapping[str, Any]
+    expert_codec: str | None
 
 
-def _prepare(checkpoint: Checkpoint, upcycle: Upcycle | None, sampling: Mapping[str, float]) -> _Job:
-    spec, plan = plan_conversion(checkpoint)
+def _prepare(
+    checkpoint: Checkpoint, upcycle: Upcycle | None, expert_codec: str | None, sampling: Mapping[str, float]
+) -> _Job:
+    if upcycle:
+        checkpoint = upcycled(checkpoint, upcycle)
+    spec, plan = plan_conversion(checkpoint, expert_codec)
     settings: dict[str, Any] = {"upcycle": asdict(upcycle)} if upcycle else {}
+    if expert_codec:
+        settings["expert_codec"] = expert_codec
     if sampling:
         settings["sampling"] = dict(sampling)
-    return _Job(checkpoint, spec.to_json(), plan, settings)
+    return _Job(checkpoint, spec.to_json(), plan, settings, expert_codec)
 
 
 def _fingerprint(job: _Job) -> dict[str, Any]:
@@ -175,20 +190,32 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def _manifest(job: _Job, hashes: list[str], folder: Path) -> Manifest:
-    dense, banks = describe(job.plan, hashes)
+def _result(job: _Job, dest: Path, lines: list[str]) -> Converted:
+    requantised = None
+    if job.expert_codec:
+        requantised = Requantised.from_loss(job.expert_codec, Loss.total(read_losses(lines)))
+    return Converted(dest, job.plan.left_out, requantised)
+
+
+def _manifest(job: _Job, result: Converted, partial: Partial) -> Manifest:
+    dense, banks = describe(job.plan, partial.hashes)
+    provenance = {
+        "tool": f"freetoken {__version__}",
+        "source": job.checkpoint.name,
+        "source_files": [{"file": file.path.name, "bytes": file.size} for file in job.checkpoint.files],
+        "settings": job.settings,
+    }
+    if result.left_out:
+        provenance["left_out"] = result.left_out
+    if result.requantised:
+        provenance["requantised"] = asdict(result.requantised)
     return Manifest(
         spec=job.spec,
         dense=dense,
         dense_bytes=job.plan.sizes[DENSE_NAME],
         banks=banks,
-        files=_small_files(job.plan, folder),
-        provenance={
-            "tool": f"freetoken {__version__}",
-            "source": job.checkpoint.name,
-            "source_files": [{"file": file.path.name, "bytes": file.size} for file in job.checkpoint.files],
-            "settings": job.settings,
-        },
+        files=_small_files(job.plan, partial.folder),
+        provenance=provenance,
     )
 
 

@@ -60,6 +60,21 @@ class Gather:
         for name in (*(piece.tensor for piece in source.pieces), *filter(None, (source.row_order,))):
             yield from self._tensors[name].files
 
+    def origin(self, matrix: Matrix, row: int) -> tuple[str, int]:
+        """The tensor that a row of a checked matrix comes from, with its index if it has one, and its row there.
+
+        Of a transposed tensor it is the column.
+        """
+        if matrix.row_order:
+            row = int(self._order(matrix.row_order)[row])
+        pieces = iter(matrix.pieces)
+        piece = next(pieces)
+        while row >= self._piece_rows(piece):
+            row -= self._piece_rows(piece)
+            piece = next(pieces)
+        name = piece.tensor if piece.index < 0 else f"{piece.tensor}[{piece.index}]"
+        return name, piece.start + row * piece.step
+
     def rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
         """Raw bytes of rows `start .. stop` of a checked matrix, as an array [rows, bytes a row]."""
         if matrix.row_order:

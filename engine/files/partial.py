@@ -1,8 +1,8 @@
 """A conversion in progress: a folder `<dest>.partial` with the files so far and a journal of what is safely in them.
 
 The journal's first line says what is being converted into what; every further line is the hash of the next item in the
-order of writing. A line is written only after its item has reached the disk, so whatever the journal says survives a
-kill and a power cut.
+order of writing, and what else is to be known of it when all is done. A line is written only after its item has reached
+the disk, so whatever the journal says survives a kill and a power cut.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, UsageError
+from engine.files.journal import HASH_CHARS
 from engine.files.locks import lock_folder
 
 if TYPE_CHECKING:  # a listing of the store comes by here and should not wait for numpy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # a listing of the store comes by here and should not wait fo
 JOURNAL_NAME = "journal"
 JOURNAL_VERSION = 2  # hashes are in the order of the source's files
 PARTIAL_SUFFIX = ".partial"
+_PIECE_BYTES = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -37,7 +39,7 @@ class Partial:
     """The unfinished folder of one destination, locked against a second conversion.
 
     As a context it turns a disk that is full into DoesNotFitError, and one that cannot be written into FreetokenError.
-    `hashes` are those of the items already done.
+    `lines` are the journal's for the items already done; each begins with the item's hash.
     """
 
     def __init__(self, dest: Path, fingerprint: Mapping[str, Any], discard_other: bool) -> None:
@@ -53,7 +55,7 @@ class Partial:
         self._dirty: set[str] = set()
         self._new_names = True
         try:
-            self.hashes = self._open_journal(fingerprint, discard_other)
+            self.lines = self._open_journal(fingerprint, discard_other)
         except BaseException:
             os.close(self._lock)
             raise
@@ -88,8 +90,13 @@ class Partial:
         self._dirty.add(file)
         _write_all(self._files[file], data.data, offset)
 
-    def record(self, hashes: list[str], drop_cache: bool) -> None:
-        """Makes everything written so far safe on disk, then notes `hashes` as done."""
+    @property
+    def hashes(self) -> list[str]:
+        """The hashes of the items already done, in the order of writing."""
+        return [line[:HASH_CHARS] for line in self.lines]
+
+    def record(self, lines: list[str], drop_cache: bool) -> None:
+        """Makes everything written so far safe on disk, then notes the items of `lines` as done."""
         for file in sorted(self._dirty):
             os.fdatasync(self._files[file])
             if drop_cache:
@@ -99,22 +106,24 @@ class Partial:
             _sync(self.folder)
             _sync(self.folder.parent)
             self._new_names = False
-        _write_all(self._journal, "".join(f"{line}\n" for line in hashes).encode())
+        _write_all(self._journal, "".join(f"{line}\n" for line in lines).encode())
         os.fsync(self._journal)
-        self.hashes += hashes
+        self.lines += lines
 
     def sync(self, file: str) -> None:
         """Waits until what was written to `file` is on the disk."""
         os.fdatasync(self._files[file])
 
-    def read(self, file: str, start: int, stop: int) -> bytes:
-        """What an earlier run wrote; shorter where the file ends before `stop`."""
+    def read(self, file: str, start: int, stop: int) -> Iterator[bytes]:
+        """What an earlier run wrote, piece by piece; less where the file ends before `stop`."""
         path = self.folder / file
         if not path.exists():
-            return b""
+            return
         with path.open("rb") as opened:
             opened.seek(start)
-            return opened.read(stop - start)
+            while start < stop and (piece := opened.read(min(_PIECE_BYTES, stop - start))):
+                yield piece
+                start += len(piece)
 
     def finish(self, sizes: Mapping[str, int], replace: bool) -> None:
         """Checks the size of every file, then gives the folder its final name in one step.
@@ -144,10 +153,17 @@ class Partial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._files and not self.hashes:
+        if error is not None and not self._files and not self.lines:
             _discard(self.folder)  # nothing was begun, so nothing is left behind
         for descriptor in (*self._files.values(), self._journal, self._lock):
             os.close(descriptor)
+        if isinstance(error, CorruptFileError) and self.folder.exists() and str(self.folder) not in error.remedy:
+            # the source has to change, and what was made of the old one does not go with the new
+            raise CorruptFileError(
+                error.message,
+                f"{error.remedy} Then convert with --force to start over, or give up and remove what is unfinished: "
+                f"rm -r {self.folder}".lstrip(),
+            ) from error
         if not isinstance(error, OSError):
             return
         if error.errno in _NO_SPACE:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.base.errors import UnsupportedError
 from engine.files.checkpoint import Checkpoint
-from engine.files.codecs import align
+from engine.files.codecs import CODECS, align
 from engine.files.gather import Gather
 from engine.files.manifest import (
     DENSE_ALIGNMENT,
@@ -21,6 +21,7 @@ from engine.files.manifest import (
     Shard,
     record_size,
 )
+from engine.files.requantise import check_expert_codec
 from engine.files.safetensors_header import build_header
 from engine.files.source_file import SourceFile
 from engine.spec.families import resolve
@@ -74,7 +75,7 @@ class Plan:
 
     `items` are in the order of writing: that of the last source file that each needs, so that a source can be read and
     given up file by file. Items of one file are in the order of the output, dense tensors first, then bank by bank.
-    `sizes` are the bytes of each output file.
+    `sizes` are the bytes of each output file, `left_out` the number of source tensors without a place, by purpose.
     """
 
     dense: Mapping[str, Shape]
@@ -82,28 +83,36 @@ class Plan:
     banks: tuple[BankPlan, ...]
     items: tuple[Item, ...]
     sizes: Mapping[str, int]
+    left_out: Mapping[str, int]
 
     @property
     def total_bytes(self) -> int:
         return sum(self.sizes.values())
 
 
-def plan_conversion(checkpoint: Checkpoint) -> tuple[Spec, Plan]:
+def plan_conversion(checkpoint: Checkpoint, expert_codec: str | None = None) -> tuple[Spec, Plan]:
     """What a checkpoint is, and what it becomes. All is checked here, so that nothing but reading can fail later.
 
-    Errors: those of `resolve` and `make_plan`.
+    `expert_codec` is what experts are put into; without one they keep theirs. Errors: those of `check_expert_codec`,
+    `resolve` and `make_plan`.
     """
+    check_expert_codec(expert_codec)
     seen = {name: (tensor.form, tensor.shape) for name, tensor in checkpoint.tensors.items()}
     spec, layout = resolve(checkpoint.config, seen)
-    return spec, make_plan(layout, Gather(checkpoint.tensors), checkpoint.files)
+    return spec, make_plan(layout, Gather(checkpoint.tensors), checkpoint.files, expert_codec)
 
 
 def make_plan(
-    layout: Layout, gather: Gather, files: tuple[SourceFile, ...], max_shard_bytes: int = MAX_SHARD_BYTES
+    layout: Layout,
+    gather: Gather,
+    files: tuple[SourceFile, ...],
+    expert_codec: str | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Plan:
     """Turns a layout into output files; `files` are all that its tensors lie in, in the order in which they are read.
 
-    Raises UnsupportedError for a codec that cannot be packed and for a layer whose experts differ in codec or shape.
+    Raises UnsupportedError for a codec that cannot be packed, for columns that are not whole blocks of their codec, and
+    for a layer whose experts differ in codec or shape.
     """
     reads = _Reads(gather, files)
     dense_parts = {matrix.name: _matrix_part((matrix,), gather) for matrix in layout.matrices}
@@ -114,14 +123,14 @@ def make_plan(
     items = _lay_out_dense(dense_parts, len(header), reads)
     sizes = {DENSE_NAME: items[-1].offset + items[-1].size if items else len(header)}
     banks: list[BankPlan] = []
-    for records in _group_by_layout(layout.experts, gather):
+    for records in _group_by_layout(layout.experts, gather, expert_codec):
         bank, bank_items = _lay_out_bank(len(banks), records, max_shard_bytes, reads)
         banks.append(bank)
         items += bank_items
         sizes |= {file: count * bank.record_bytes for file, count in bank.shards}
     shapes = {name: part.shape for name, part in dense_parts.items()}
     items.sort(key=lambda item: item.reads[-1] if item.reads else -1)
-    return Plan(shapes, header, tuple(banks), tuple(items), sizes)
+    return Plan(shapes, header, tuple(banks), tuple(items), sizes, layout.left_out)
 
 
 def describe(plan: Plan, hashes: Iterable[str]) -> tuple[dict[str, DenseInfo], tuple[BankInfo, ...]]:
@@ -155,10 +164,22 @@ class _Reads:
         return tuple(sorted({self._numbers[id(file)] for source in wanted for file in self._gather.files(source)}))
 
 
-def _matrix_part(matrices: tuple[Matrix, ...], gather: Gather) -> Part:
-    first = matrices[0]
-    shape = Shape(gather.codec(first), first.rows, first.cols)
+def _matrix_part(matrices: tuple[Matrix, ...], gather: Gather, codec: str | None = None) -> Part:
+    """Matrices of one shape in `codec`, or in their own."""
+    shape = _matrix_shape(matrices[0], gather, codec)
     return Part(shape, matrices, shape.stored_bytes(len(matrices)))
+
+
+def _matrix_shape(matrix: Matrix, gather: Gather, codec: str | None) -> Shape:
+    own = gather.codec(matrix)
+    for name in (own, codec or own):
+        if not CODECS[name].valid_cols(matrix.cols):
+            raise UnsupportedError(
+                f"The tensor {matrix.pieces[0].tensor} has rows of {matrix.cols} values, which are not whole blocks of "
+                f"{CODECS[name].cols_unit}, as {name} needs.",
+                "Use a checkpoint in another codec." if name == own else "Leave the experts in the codec they are in.",
+            )
+    return Shape(codec or own, matrix.rows, matrix.cols)
 
 
 def _vector_part(vector: Vector, gather: Gather) -> Part:
@@ -185,21 +206,17 @@ _Record = tuple[ExpertRecord, tuple[Part, ...]]
 _RecordLayout = tuple[Field, ...]
 
 
-def _record_parts(record: ExpertRecord, gather: Gather) -> tuple[tuple[str, Part], ...]:
+def _record_parts(record: ExpertRecord, gather: Gather, codec: str | None) -> tuple[tuple[str, Part], ...]:
     """The tensors of a record by field name; gate and up become one where they share codec, shape and input."""
     matrices = {matrix.name: matrix for matrix in record.matrices}
     parts: list[tuple[str, Part]] = []
     gate, up = matrices.get("gate"), matrices.get("up")
-    if gate and up and not record.ordered and _alike(gate, up, gather):
-        parts.append((GATE_UP, _matrix_part((gate, up), gather)))
+    if gate and up and not record.ordered and _matrix_shape(gate, gather, codec) == _matrix_shape(up, gather, codec):
+        parts.append((GATE_UP, _matrix_part((gate, up), gather, codec)))
         del matrices["gate"], matrices["up"]
-    parts += [(name, _matrix_part((matrix,), gather)) for name, matrix in matrices.items()]
+    parts += [(name, _matrix_part((matrix,), gather, codec)) for name, matrix in matrices.items()]
     parts += [(vector.name, _vector_part(vector, gather)) for vector in record.vectors]
     return tuple(parts)
-
-
-def _alike(one: Matrix, other: Matrix, gather: Gather) -> bool:
-    return (one.rows, one.cols, gather.form(one)) == (other.rows, other.cols, gather.form(other))
 
 
 def _fields(parts: tuple[tuple[str, Part], ...]) -> _RecordLayout:
@@ -212,13 +229,13 @@ def _fields(parts: tuple[tuple[str, Part], ...]) -> _RecordLayout:
 
 
 def _group_by_layout(
-    experts: tuple[ExpertRecord, ...], gather: Gather
+    experts: tuple[ExpertRecord, ...], gather: Gather, codec: str | None
 ) -> list[tuple[_RecordLayout, dict[int, list[_Record]]]]:
     """The records of each bank, by layer; banks in the order of their first layer."""
     layouts: dict[int, _RecordLayout] = {}
     banks: dict[_RecordLayout, dict[int, list[_Record]]] = {}
     for record in sorted(experts, key=lambda record: (record.layer, record.expert)):
-        parts = _record_parts(record, gather)
+        parts = _record_parts(record, gather, codec)
         fields = _fields(parts)
         if layouts.setdefault(record.layer, fields) != fields:
             raise UnsupportedError(

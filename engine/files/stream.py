@@ -13,10 +13,12 @@ import xxhash
 from engine.base.errors import CorruptFileError
 from engine.base.progress import Progress
 from engine.files.gather import Gather
+from engine.files.journal import is_journal_line, journal_line
 from engine.files.manifest import DENSE_NAME
 from engine.files.packing import Pack, item_bytes
 from engine.files.partial import Partial
 from engine.files.plan import Item, Plan
+from engine.files.requantise import Requantiser
 from engine.files.source_file import SourceFile
 
 
@@ -52,7 +54,8 @@ def stream(
     from writing.
     """
     _check_resumed(plan, partial)
-    first = len(partial.hashes)
+    first = len(partial.lines)
+    requantiser = Requantiser()
     partial.write(DENSE_NAME, 0, np.frombuffer(plan.dense_header, np.uint8))
     done = len(plan.dense_header) + sum(item.size for item in plan.items[:first])
     progress(done, plan.total_bytes)
@@ -60,10 +63,12 @@ def stream(
         use = _Use(sources, plan.items[first:])
         saver = _Saver(partial, use, pace, background)
         for item in plan.items[first:]:
-            use.begin(item)
+            if use.lacks(item):
+                saver.save()  # what is missing may be long in coming
+                use.acquire(item)
             hasher = xxhash.xxh3_128()
             offset = item.offset
-            for chunk in item_bytes(item, gather, pack):
+            for chunk in item_bytes(item, gather, pack, requantiser):
                 hasher.update(chunk.data)
                 partial.write(item.file, offset, chunk)
                 offset += len(chunk)
@@ -72,15 +77,17 @@ def stream(
             if offset != item.offset + item.size:
                 raise AssertionError(f"{item.name} took {offset - item.offset} bytes instead of {item.size}")
             done += item.size
-            saver.finished(hasher.hexdigest())
-            if use.ends_with(item):
+            saver.finished(journal_line(hasher.hexdigest(), requantiser.take_loss()))
+            finished = use.end(item)
+            if finished:
                 saver.save()
-                use.end(item)
+            for source in finished:
+                source.release()
         saver.save()
 
 
 class _Use:
-    """The source files that are in use, from the first item that reads them to the last."""
+    """The source files that are in use: from the first of `items` that reads them to the last."""
 
     def __init__(self, sources: tuple[SourceFile, ...], items: tuple[Item, ...]) -> None:
         self._sources = sources
@@ -90,24 +97,23 @@ class _Use:
             if number not in self._left:
                 source.release()
 
-    def begin(self, item: Item) -> None:
-        """Returns when all that the item reads is there."""
+    def lacks(self, item: Item) -> bool:
+        """Whether a file that the item reads is still to be acquired."""
+        return not self._open.issuperset(item.reads)
+
+    def acquire(self, item: Item) -> None:
+        """Returns when all files are there that the item reads."""
         for number in item.reads:
             if number not in self._open:
                 self._sources[number].acquire()
                 self._open.add(number)
 
-    def ends_with(self, item: Item) -> bool:
-        """Whether the item, of those not yet ended, is the last that reads one of its files."""
+    def end(self, item: Item) -> list[SourceFile]:
+        """Takes an item off; the files that no other reads."""
         self._left.subtract(item.reads)
-        return any(not self._left[number] for number in item.reads)
-
-    def end(self, item: Item) -> None:
-        """Releases the files of which the item was the last reader."""
-        for number in item.reads:
-            if not self._left[number]:
-                self._open.remove(number)
-                self._sources[number].release()
+        finished = [number for number in item.reads if not self._left[number]]
+        self._open.difference_update(finished)
+        return [self._sources[number] for number in finished]
 
     def drop_behind(self) -> None:
         for number in self._open:
@@ -126,7 +132,7 @@ class _Saver:
         self._pace = pace
         self._background = background
         self._syncing: Future[None] | None = None
-        self._hashes: list[str] = []
+        self._lines: list[str] = []
         self._unsaved = 0
         self._unsynced = 0
         self._saved_at = time.monotonic()
@@ -139,17 +145,19 @@ class _Saver:
             self._syncing = self._background.submit(self._partial.sync, file)
             self._unsynced = 0
 
-    def finished(self, digest: str) -> None:
-        self._hashes.append(digest)
+    def finished(self, line: str) -> None:
+        self._lines.append(line)
         if self._unsaved >= self._pace.save_bytes or time.monotonic() - self._saved_at >= self._pace.save_seconds:
             self.save()
 
     def save(self) -> None:
         self._wait()
-        self._partial.record(self._hashes, self._pace.drop_cache)
+        if not self._lines:
+            return
+        self._partial.record(self._lines, self._pace.drop_cache)
         if self._pace.drop_cache:
             self._use.drop_behind()
-        self._hashes = []
+        self._lines = []
         self._unsaved = 0
         self._saved_at = time.monotonic()
 
@@ -165,10 +173,12 @@ def _check_resumed(plan: Plan, partial: Partial) -> None:
     last: dict[str, tuple[Item, str]] = {}
     for item, digest in zip(plan.items, partial.hashes, strict=False):
         last[item.file] = (item, digest)
-    whole = len(partial.hashes) <= len(plan.items)
+    whole = len(partial.lines) <= len(plan.items) and all(map(is_journal_line, partial.lines))
     for item, digest in last.values():
-        data = partial.read(item.file, item.offset, item.offset + item.size)
-        whole = whole and xxhash.xxh3_128_hexdigest(data) == digest
+        hasher = xxhash.xxh3_128()
+        for piece in partial.read(item.file, item.offset, item.offset + item.size):
+            hasher.update(piece)
+        whole = whole and hasher.hexdigest() == digest
     if not whole:
         raise CorruptFileError(
             f"The files in {partial.folder} are not what its journal says.",

@@ -1,0 +1,70 @@
+"""Rows in another codec than the checkpoint's, and how much that changes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.base.errors import CorruptFileError, UsageError
+from engine.files.codecs import CODECS, FORMS
+from engine.files.converted import Loss
+from engine.files.source_file import Bytes
+
+ENCODED = ("mxfp4", "nvfp4", "q8_0")  # codecs that plain values can be put into; their forms have the same names
+
+Values = npt.NDArray[np.float32]
+
+
+def check_expert_codec(codec: str | None) -> None:
+    """Raises UsageError for a codec that experts cannot be put into; None keeps them as they are."""
+    if codec is not None and codec not in ENCODED:
+        raise UsageError(
+            f"Experts cannot be put into {codec!a:.40}.", f"Use one of {', '.join(ENCODED)}, or leave them as they are."
+        )
+
+
+class Requantiser:
+    """Puts rows into another codec, and adds up what that changes, tensor by tensor, until it is asked."""
+
+    def __init__(self) -> None:
+        self._squares: dict[str, tuple[float, float]] = {}
+
+    def encode(self, tensor: str, form: str, raw: Bytes, cols: int, codec: str) -> Bytes:
+        """Raw rows of `form`, which belong to `tensor`, as raw rows of the form of `codec`.
+
+        Errors: ValueError for a scale that is no finite number, CorruptFileError for a value that is none.
+        """
+        from engine import _native
+
+        values = _values(form, raw, cols)
+        weight = _sum_of_squares(values)
+        if not np.isfinite(weight):
+            raise CorruptFileError(
+                f"The tensor {tensor} holds a value that is no finite number, which {codec} cannot hold.",
+                "Fetch it again; if it is so in the original, convert without another codec for the experts.",
+            )
+        encoded = _native.encode_rows(codec, values)
+        error = _sum_of_squares(_values(codec, encoded, cols).astype(np.float64) - values)
+        before = self._squares.get(tensor, (0.0, 0.0))
+        self._squares[tensor] = (before[0] + error, before[1] + weight)
+        return encoded
+
+    def take_loss(self) -> Loss | None:
+        """What the rows since the last call lost; None if there were none."""
+        squares, self._squares = self._squares, {}
+        return Loss.total(Loss.of(tensor, *sums) for tensor, sums in squares.items()) if squares else None
+
+
+def _values(form: str, raw: Bytes, cols: int) -> Values:
+    """Raw rows as plain values, by way of the packed form that kernels read."""
+    from engine import _native
+
+    codec = CODECS[FORMS[form].codec]
+    packed = np.empty(codec.packed_bytes(len(raw), cols), np.uint8)
+    _native.pack_rows(form, raw, cols, packed, codec.tile_bytes(cols))
+    return _native.unpack(codec.name, len(raw), cols, packed)
+
+
+def _sum_of_squares(values: npt.NDArray[np.floating]) -> float:
+    """In float64; numpy adds in the same order on every machine, where BLAS does not."""
+    return float(np.sum(np.square(values, dtype=np.float64), dtype=np.float64))
