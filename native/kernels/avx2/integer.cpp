@@ -1,6 +1,6 @@
-// Integer codecs by AVX2. A lane owns a row; a tile is two halves of eight lanes.
+// Integer codecs by AVX2. A lane owns a row; a tile is two sides of eight lanes.
 #include "kernels/avx2/avx2.h"
-#include "kernels/avx2/simd.h"
+#include "kernels/avx2/formats.h"
 #include "kernels/driver.h"
 
 namespace freetoken::avx2 {
@@ -12,32 +12,32 @@ __m256i in_order(__m256i v) {
     return v;
 }
 
-__m256i nibbles(__m256i packed, int part) {
-    return _mm256_and_si256(part == 0 ? packed : _mm256_srli_epi16(packed, 4), _mm256_set1_epi8(15));
+// Lines of codes whose products with bytes of q 16 bits can sum: each adds two products of a code with at most 128 for
+// every part. None where a single line may not fit.
+template <class Format>
+constexpr int lines_per_sum() {
+    for (int lines = Format::kLines / Format::kHalves; lines > 0; lines /= 2)
+        if (lines * Format::kParts * 2 * Format::kLargestCode * 128 < 32768) return lines;
+    return 0;
 }
 
-__m256 half_scales(const uint8_t* p) {
-    return _mm256_cvtph_ps(load128(p));
-}
-
-// Four-bit codes by vpmaddubsw: unsigned codes times signed bytes of q, high and low apart, pairs added to 16 bits.
-// `kLinesPerSum` lines can be added up before 16 bits overflow: a line adds at most 4 * largest code * 128.
+// The sums of one half by vpmaddubsw: unsigned codes times signed bytes of q, high and low apart.
 template <class Format, int T>
-[[gnu::always_inline]] inline void sum_nibbles(const uint8_t* codes, const PairedBlock* const (&x)[T],
-                                               __m256i (&sum)[T][2]) {
-    static_assert(Format::kLinesPerSum * 4 * Format::kLargestCode * 128 < 32768);
+[[gnu::always_inline]] inline void add_bytes(const typename Format::Codes& codes, int begin,
+                                             const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
+    constexpr int kLines = Format::kLines / Format::kHalves;
+    constexpr int kStep = lines_per_sum<Format>();
+    static_assert(kLines % kStep == 0);
 #pragma GCC unroll 4
-    for (int t = 0; t < T; ++t) sum[t][0] = sum[t][1] = Format::correction(x[t]->block);
-#pragma GCC unroll 2
-    for (int begin = 0; begin < 4; begin += Format::kLinesPerSum) {
+    for (int step = begin; step < begin + kLines; step += kStep) {
         __m256i high[T][2] = {}, low[T][2] = {};
 #pragma GCC unroll 4
-        for (int line = begin; line < begin + Format::kLinesPerSum; ++line) {
+        for (int line = step; line < step + kStep; ++line) {
 #pragma GCC unroll 2
-            for (int part = 0; part < 2; ++part) {
-                const __m256i upper = Format::codes(nibbles(load256(codes + 64 * line), part));
-                const __m256i lower = Format::codes(nibbles(load256(codes + 64 * line + 32), part));
-                const int k = 8 * line + 4 * part;
+            for (int part = 0; part < Format::kParts; ++part) {
+                const __m256i upper = codes(line, part, 0);
+                const __m256i lower = codes(line, part, 1);
+                const int k = 4 * (line * Format::kParts + part);
 #pragma GCC unroll 4
                 for (int t = 0; t < T; ++t) {
                     const __m256i hi = broadcast32(x[t]->block.hi + k);
@@ -52,100 +52,43 @@ template <class Format, int T>
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t)
 #pragma GCC unroll 2
-            for (int half = 0; half < 2; ++half) {
-                const __m256i h = _mm256_madd_epi16(high[t][half], _mm256_set1_epi16(256));
-                const __m256i l = _mm256_madd_epi16(low[t][half], _mm256_set1_epi16(1));
-                sum[t][half] = _mm256_add_epi32(sum[t][half], _mm256_add_epi32(h, l));
+            for (int side = 0; side < 2; ++side) {
+                const __m256i h = _mm256_madd_epi16(high[t][side], _mm256_set1_epi16(256));
+                const __m256i l = _mm256_madd_epi16(low[t][side], _mm256_set1_epi16(1));
+                sum[t][side] = _mm256_add_epi32(sum[t][side], _mm256_add_epi32(h, l));
             }
     }
 }
 
-struct Q40 {
-    static constexpr Codec kCodec = Codec::q4_0;
-    static constexpr int kLargestCode = 15;
-    static constexpr int kLinesPerSum = 4;
-    static constexpr int kScaleBytes = 2;
-    static __m256i codes(__m256i v) { return v; }
-    static __m256i correction(const QuantBlock& x) { return broadcast32(&x.minus_8_sums); }
-    static __m256 scale(const uint8_t* p) { return half_scales(p); }
-    template <int T>
-    static void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
-        sum_nibbles<Q40>(codes, x, sum);
-    }
-};
-
-struct Q41 {
-    static constexpr Codec kCodec = Codec::q4_1;
-    static constexpr int kLargestCode = 15;
-    static constexpr int kLinesPerSum = 4;
-    static constexpr int kScaleBytes = 4;
-    static __m256i codes(__m256i v) { return v; }
-    static __m256i correction(const QuantBlock&) { return _mm256_setzero_si256(); }
-    // Eight pairs of scale and minimum as eight scales, then eight minima.
-    static __m256i separated(const uint8_t* p) {
-        const __m256i order =
-            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-        return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(load256(p), order), 0xD8);
-    }
-    static __m256 scale(const uint8_t* p) { return _mm256_cvtph_ps(_mm256_castsi256_si128(separated(p))); }
-    static __m256 minimum(const uint8_t* p) { return _mm256_cvtph_ps(_mm256_extracti128_si256(separated(p), 1)); }
-    template <int T>
-    static void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
-        sum_nibbles<Q41>(codes, x, sum);
-    }
-};
-
-struct Mxfp4 {
-    static constexpr Codec kCodec = Codec::mxfp4;
-    static constexpr int kLargestCode = 24;
-    static constexpr int kLinesPerSum = 2;
-    static constexpr int kScaleBytes = 1;
-    static __m256i codes(__m256i v) {
-        const __m256i table =
-            _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-        return _mm256_shuffle_epi8(table, v);
-    }
-    static __m256i correction(const QuantBlock& x) { return broadcast32(&x.minus_12_sums); }
-    static __m256 scale(const uint8_t* p) {
-        const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-        return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
-    }
-    template <int T>
-    static void sums(const uint8_t* codes, const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
-        sum_nibbles<Mxfp4>(codes, x, sum);
-    }
-};
-
-struct Q80 {
-    static constexpr Codec kCodec = Codec::q8_0;
-    static constexpr int kScaleBytes = 2;
-    static __m256 scale(const uint8_t* p) { return half_scales(p); }
-    template <int T>
-    [[gnu::always_inline]] static inline void sums(const uint8_t* codes, const PairedBlock* const (&x)[T],
-                                                   __m256i (&sum)[T][2]) {
-        const __m256i low_bytes = _mm256_set1_epi16(0xFF);
-#pragma GCC unroll 4
-        for (int t = 0; t < T; ++t)
-            sum[t][0] = sum[t][1] = _mm256_slli_epi32(broadcast32(&x[t]->block.minus_8_sums), 4);
+// The same by vpmaddwd: codes and whole values of q, 16 bits both, the even bytes of codes and the odd ones apart.
+template <class Format, int T>
+[[gnu::always_inline]] inline void add_words(const typename Format::Codes& codes, int begin,
+                                             const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
 #pragma GCC unroll 8
-        for (int line = 0; line < 8; ++line) {
-            const __m256i upper = load256(codes + 64 * line);
-            const __m256i lower = load256(codes + 64 * line + 32);
-            const __m256i even[2] = {_mm256_and_si256(upper, low_bytes), _mm256_and_si256(lower, low_bytes)};
-            const __m256i odd[2] = {_mm256_srli_epi16(upper, 8), _mm256_srli_epi16(lower, 8)};
+    for (int line = begin; line < begin + Format::kLines / Format::kHalves; ++line) {
+#pragma GCC unroll 2
+        for (int part = 0; part < Format::kParts; ++part) {
+            const __m256i both[2] = {codes(line, part, 0), codes(line, part, 1)};
+            const int k = 4 * (line * Format::kParts + part);
+            __m256i even[2], odd[2];
+#pragma GCC unroll 2
+            for (int side = 0; side < 2; ++side) {
+                even[side] = _mm256_and_si256(both[side], _mm256_set1_epi16(0xFF));
+                odd[side] = _mm256_srli_epi16(both[side], 8);
+            }
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t) {
-                const __m256i even_pairs = broadcast32(x[t]->pairs + 4 * line);
-                const __m256i odd_pairs = broadcast32(x[t]->pairs + 4 * line + 2);
+                const __m256i even_q = broadcast32(x[t]->pairs + k);
+                const __m256i odd_q = broadcast32(x[t]->pairs + k + 2);
 #pragma GCC unroll 2
-                for (int half = 0; half < 2; ++half) {
-                    sum[t][half] = in_order(_mm256_add_epi32(sum[t][half], _mm256_madd_epi16(even[half], even_pairs)));
-                    sum[t][half] = in_order(_mm256_add_epi32(sum[t][half], _mm256_madd_epi16(odd[half], odd_pairs)));
+                for (int side = 0; side < 2; ++side) {
+                    sum[t][side] = in_order(_mm256_add_epi32(sum[t][side], _mm256_madd_epi16(even[side], even_q)));
+                    sum[t][side] = in_order(_mm256_add_epi32(sum[t][side], _mm256_madd_epi16(odd[side], odd_q)));
                 }
             }
         }
     }
-};
+}
 
 template <class Format>
 struct IntegerKernel {
@@ -154,55 +97,76 @@ struct IntegerKernel {
     static constexpr CodecInfo kInfo = codec_info(kCodec);
 
     template <int T>
-    [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes,
-                                                             const PairedBlock* const (&x)[T], __m256 (&acc)[T][2]) {
-        __m256i sum[T][2];
-        Format::sums(codes, x, sum);
+    [[gnu::always_inline]] static inline void multiply_block(const typename Format::Group& group, const uint8_t* scales,
+                                                             const uint8_t* codes, const PairedBlock* const (&x)[T],
+                                                             __m256 (&acc)[T][2]) {
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-            const uint8_t* half_scale = scales + 8 * half * Format::kScaleBytes;
-            const __m256 scale = Format::scale(half_scale);
+        for (int half = 0; half < Format::kHalves; ++half) {
+            const int begin = half * (Format::kLines / Format::kHalves);
+            __m256i sum[T][2];
 #pragma GCC unroll 4
-            for (int t = 0; t < T; ++t) {
-                const __m256 token_scale = broadcast_float(&x[t]->block.scale);
-                acc[t][half] =
-                    _mm256_fmadd_ps(_mm256_mul_ps(scale, token_scale), _mm256_cvtepi32_ps(sum[t][half]), acc[t][half]);
-                if constexpr (Format::kCodec == Codec::q4_1)
-                    acc[t][half] = _mm256_fmadd_ps(_mm256_mul_ps(Format::minimum(half_scale), token_scale),
-                                                   broadcast_float(&x[t]->block.sum), acc[t][half]);
-            }
+            for (int t = 0; t < T; ++t) sum[t][0] = sum[t][1] = Format::correction(x[t]->block, half);
+            if constexpr (lines_per_sum<Format>() > 0)
+                add_bytes<Format>({codes}, begin, x, sum);
+            else
+                add_words<Format>({codes}, begin, x, sum);
+            const Rows factor = Format::factor(group, scales, half);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t)
+#pragma GCC unroll 2
+                for (int side = 0; side < 2; ++side) {
+                    __m256 total = _mm256_cvtepi32_ps(sum[t][side]);
+                    // Both products and their difference stay below 2^24: exact.
+                    if constexpr (Format::kZeros)
+                        total = _mm256_fnmadd_ps(Format::zero(group, scales).side[side],
+                                                 broadcast_float(&x[t]->block.sum), total);
+                    const __m256 scale = _mm256_mul_ps(factor.side[side], broadcast_float(&x[t]->block.scale));
+                    acc[t][side] = _mm256_fmadd_ps(scale, total, acc[t][side]);
+                }
+        }
+        if constexpr (Format::kMinimum) {
+            const Rows minimum = Format::minimum(group, scales);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t)
+#pragma GCC unroll 2
+                for (int side = 0; side < 2; ++side) {
+                    const __m256 scale = _mm256_mul_ps(minimum.side[side], broadcast_float(&x[t]->block.scale));
+                    acc[t][side] = _mm256_fmadd_ps(scale, broadcast_float(&x[t]->block.sum), acc[t][side]);
+                }
         }
     }
 
     template <int T, Fetch F>
     static void run_tile(const TileJob& job) {
         __m256 acc[T][2] = {}, first[T][2] = {}, second[T][2] = {};
-        walk_blocks<Format::kCodec, F>(
-            job,
+        typename Format::Group group{};
+        walk_blocks<kCodec, F>(
+            job, [&](const uint8_t* header) { group = Format::open_group(header); },
             [&](const uint8_t* scales, const uint8_t* codes, int b) {
                 const PairedBlock* x[T];
 #pragma GCC unroll 4
                 for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const PairedBlock*>(job.x[t]) + b;
-                multiply_block<T>(scales, codes, x, acc);
+                multiply_block<T>(group, scales, codes, x, acc);
             },
             [&](int segment) {
 #pragma GCC unroll 4
                 for (int t = 0; t < T; ++t)
 #pragma GCC unroll 2
-                    for (int half = 0; half < 2; ++half) {
-                        const __m256 sum = acc[t][half];
-                        if (segment == 0) first[t][half] = sum;
-                        if (segment == 1) first[t][half] = _mm256_add_ps(first[t][half], sum);
-                        if (segment == 2) second[t][half] = sum;
-                        if (segment == 3) second[t][half] = _mm256_add_ps(second[t][half], sum);
-                        acc[t][half] = _mm256_setzero_ps();
+                    for (int side = 0; side < 2; ++side) {
+                        const __m256 sum = acc[t][side];
+                        if (segment == 0) first[t][side] = sum;
+                        if (segment == 1) first[t][side] = _mm256_add_ps(first[t][side], sum);
+                        if (segment == 2) second[t][side] = sum;
+                        if (segment == 3) second[t][side] = _mm256_add_ps(second[t][side], sum);
+                        acc[t][side] = _mm256_setzero_ps();
                     }
             });
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
-            const auto result = [&](int half) {
-                return canonical(
-                    _mm256_mul_ps(_mm256_add_ps(first[t][half], second[t][half]), _mm256_set1_ps(kInfo.post)));
+            const auto result = [&](int side) {
+                const __m256 post =
+                    kInfo.row_line ? _mm256_castsi256_ps(load256(job.tile + 32 * side)) : _mm256_set1_ps(kInfo.post);
+                return canonical(_mm256_mul_ps(_mm256_add_ps(first[t][side], second[t][side]), post));
             };
             store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, result(0), result(1));
         }
@@ -219,7 +183,9 @@ struct IntegerKernel {
 
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
-    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Mxfp4>>(
+    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Mxfp4>,
+                  IntegerKernel<Iq4Nl>, IntegerKernel<Q4K>, IntegerKernel<Q5K>, IntegerKernel<Q6K>,
+                  IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>, IntegerKernel<Int4_128z>>(
         m, tile_begin, tile_end, x, tokens, y, ldy);
 }
 

@@ -57,6 +57,18 @@ static inline __m256 exp(__m256 x) {
     return select_nan(x, _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power)), x);
 }
 
+// Of words the lower (0) or the upper (1) bytes, e4m3 each, as binary16 of 2^-8 of their values: sign, exponent and
+// fraction where binary16 has them, whose exponent is biased by 8 more. A signed byte times 128 has them there, but for
+// a second sign bit at the top of the exponent.
+static inline __m256i e4m3_as_halves(__m256i words, int byte) {
+    const __m256i factors = _mm256_set1_epi16(static_cast<int16_t>(byte == 0 ? 0x0080 : 0x8000));
+    return _mm256_and_si256(_mm256_maddubs_epi16(factors, words), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
+}
+static inline __m128i e4m3_as_halves(__m128i words, int byte) {
+    const __m128i factors = _mm_set1_epi16(static_cast<int16_t>(byte == 0 ? 0x0080 : 0x8000));
+    return _mm_and_si128(_mm_maddubs_epi16(factors, words), _mm_set1_epi16(static_cast<int16_t>(0xBF80)));
+}
+
 // Stores the first `rows` of sixteen results.
 static inline void store_rows(float* y, int rows, __m256 upper, __m256 lower) {
     if (rows == kTileRows) {

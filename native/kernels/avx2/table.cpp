@@ -138,8 +138,14 @@ uint64_t read(const uint8_t* data, size_t bytes) {
 }
 
 void gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y, size_t ldy) {
-    if (is_float(m.codec)) return float_gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
-    integer_gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+    switch (codec_info(m.codec).kind) {
+        case CodecKind::plain:
+            return float_gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case CodecKind::scaled:
+            return scaled_gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+        case CodecKind::integer:
+            return integer_gemm(m, tile_begin, tile_end, x, tokens, y, ldy);
+    }
 }
 
 }  // namespace
