@@ -20,13 +20,13 @@ _VALUE_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float1
 class Gather:
     """Reads pieces of `tensors`; that they are there and of the right shape was checked when the layout was made.
 
-    One transposed tensor is kept, since its rows are asked for a few at a time, and so are the matrices of an expert
-    whose rows are put in order.
+    What is to be transposed for one piece is kept, since its rows are asked for a few at a time, and so are the matrices
+    of an expert whose rows are put in order.
     """
 
     def __init__(self, tensors: Mapping[str, SourceTensor]) -> None:
         self._tensors = tensors
-        self._kept: tuple[tuple[str, int], Bytes] | None = None
+        self._kept: tuple[tuple[str, int, int, int], Bytes] | None = None
         self._in_order: tuple[str, dict[tuple[Piece, ...], Bytes]] = ("", {})
 
     def form(self, matrix: Matrix) -> str:
@@ -128,18 +128,17 @@ class Gather:
         if not piece.transpose:
             raw = self._tensor(piece).read(first, last + 1)
             return raw if piece.step == 1 else np.ascontiguousarray(raw[:: piece.step])
-        matrix = self._whole(piece)
-        columns = _slice(piece.col_start, piece.col_stop, 1, matrix.shape[0])
-        picked = matrix.T[first : last + 1 : piece.step, columns]
+        picked = self._untransposed(piece).T[first : last + 1 : piece.step]
         return np.ascontiguousarray(picked).view(np.uint8)
 
-    def _whole(self, piece: Piece) -> npt.NDArray[np.generic]:
-        """All values of a piece's tensor, untransposed [rows, cols], as opaque words."""
+    def _untransposed(self, piece: Piece) -> npt.NDArray[np.generic]:
+        """The rows of a tensor that are the columns of a transposed piece, as opaque words."""
         tensor = self._tensor(piece)
-        key = (piece.tensor, piece.index)
+        start, stop = piece.col_start, piece.col_stop or math.prod(tensor.shape[:-1])
+        key = (piece.tensor, piece.index, start, stop)
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # not two at once
-            self._kept = (key, tensor.read(0, math.prod(tensor.shape[:-1])))
+            self._kept = (key, tensor.read(start, stop))
         word = np.dtype(f"<u{FORMS[tensor.form].row_bytes(1)}")
         return self._kept[1].view(word)
 
