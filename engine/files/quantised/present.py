@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.files.quantised.awq import awq
 from engine.files.quantised.bundle import Bundle, sort
 from engine.files.quantised.fp8 import fp8
+from engine.files.quantised.gptq import gptq
+from engine.files.quantised.int4 import Int4Tensor
 from engine.files.quantised.mxfp4 import mxfp4
 from engine.files.quantised.nvfp4 import nvfp4
+from engine.files.quantised.packed_ints import packed_ints
 from engine.files.quantised.scheme import Scheme
 from engine.files.quantised.settings import Settings
 from engine.files.tensors import FileTensor, SourceTensor
+from engine.spec.layout import ORDER
 
 # The first that knows a bundle's layout presents it; no two know the same.
-SCHEMES: tuple[Scheme, ...] = (fp8, nvfp4, mxfp4)
+SCHEMES: tuple[Scheme, ...] = (fp8, nvfp4, mxfp4, gptq, awq, packed_ints)
 
 
 def present(raw: Mapping[str, FileTensor], config: Mapping[str, Any]) -> Mapping[str, SourceTensor]:
@@ -23,7 +28,8 @@ def present(raw: Mapping[str, FileTensor], config: Mapping[str, Any]) -> Mapping
 
     `raw` are the tensors as safetensors files hold them, their forms being the types' names in lower case; `config` is
     config.json. What the tensors are decides how they are read; config.json only settles what they leave open. Scales,
-    zero points and the like vanish, and so do the scales of activations. Without quantised matrices all is as it was.
+    zero points and the like vanish, and so do the scales of activations; a matrix whose columns are stored in another
+    order gets a companion (`engine.spec.layout.ORDER`). Without quantised matrices all is as it was.
 
     Errors, naming the tensor: CorruptFileError for a scale without its weight, a weight without its scale and parts
     that do not fit each other, UnsupportedError for a method or layout without a reader.
@@ -34,7 +40,12 @@ def present(raw: Mapping[str, FileTensor], config: Mapping[str, Any]) -> Mapping
     settings = Settings.read(config)
     settings.check_method()
     presented = {name: _presented(bundle, settings) for name, bundle in sorted_.bundles.items()}
-    return {**sorted_.plain, **presented}
+    orders = {
+        name + ORDER: tensor.order
+        for name, tensor in presented.items()
+        if isinstance(tensor, Int4Tensor) and tensor.order is not None
+    }
+    return {**sorted_.plain, **presented, **orders}
 
 
 def _presented(bundle: Bundle, settings: Settings) -> SourceTensor:
