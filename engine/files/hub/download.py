@@ -1,0 +1,157 @@
+"""One file of a repository on its way onto this disk.
+
+It grows under a name that holds its hash, so that whoever finds it there may go on with it: the name says what it is to
+become. Only when all bytes are on the disk and hash to what the Hub publishes does it get its own name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError
+from engine.files.hub.hashes import Hasher
+from engine.files.hub.listing import HubFile, Listing
+from engine.files.hub.patience import Passing, Patience, Rules, Stopped
+from engine.files.hub.session import Answer, Hub, request
+
+UNFINISHED = ".unfinished"
+_ARRIVALS = 3  # how often a whole file may arrive with a wrong hash
+
+
+class Download:
+    """A file that is fetched front to back; `have` bytes of it are here. Those are not checked before `finish`.
+
+    One thread at a time may use it. `stop` ends a fetch in another thread, which then raises Stopped.
+    """
+
+    def __init__(
+        self, hub: Hub, listing: Listing, file: HubFile, folder: Path, stop: threading.Event, rules: Rules
+    ) -> None:
+        self.file = file
+        self.path = folder / file.path
+        self.unfinished = unfinished_path(folder, file)
+        self.have = next((path.stat().st_size for path in (self.path, self.unfinished) if path.is_file()), 0)
+        self._hub = hub
+        self._repo = listing.repo
+        self._url = hub.file_url(listing.repo, listing.commit, file.path)
+        self._stop = stop
+        self._rules = rules
+
+    def fetch_head(self, size: int) -> Path:
+        """Where the first `size` bytes are, fetched if they were not. Errors: those of `finish`, but for the hash."""
+        if self.path.is_file():
+            return self.path
+        with self._opened() as out:
+            self._fetch(out, min(size, self.file.size), None)
+        return self.unfinished
+
+    def finish(self) -> Path:
+        """Fetches what is missing, checks all of it, and gives the file its name, which is returned.
+
+        Errors: NetworkError, NotFoundError, CorruptFileError when it comes with a wrong hash again and again,
+        DoesNotFitError when the disk is full.
+        """
+        if self.path.is_file():
+            self.path.replace(self.unfinished)  # an earlier run checked it, and the disk had time to spoil it
+        found = ""
+        for _ in range(_ARRIVALS):
+            with self._opened() as out:
+                hasher = Hasher(self.file)
+                hasher.update_from(out)
+                self._fetch(out, self.file.size, hasher)
+                found = hasher.hexdigest()
+                if found == self.file.digest:
+                    os.fsync(out)
+                    self.unfinished.replace(self.path)
+                    return self.path
+                os.ftruncate(out, 0)
+                self.have = 0
+        raise CorruptFileError(
+            f"{self.file.path} of {self._repo} arrived damaged {_ARRIVALS} times: "
+            f"its {hasher.name} should be {self.file.digest} and is {found}.",
+            "Pull again later, or over another connection.",
+        )
+
+    def free(self, keep: int) -> None:
+        """Gives back the disk of all but the first `keep` bytes, from which a later run can plan again."""
+        if self.path.is_file():
+            self.path.replace(self.unfinished)
+        if self.unfinished.is_file() and self.have > keep:
+            os.truncate(self.unfinished, keep)
+            self.have = keep
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The unfinished file, for reading and writing. Failures of the disk become sentences."""
+        try:
+            self.unfinished.parent.mkdir(parents=True, exist_ok=True)
+            out = os.open(self.unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(out).st_size > self.file.size:
+                    os.ftruncate(out, 0)
+                self.have = os.fstat(out).st_size
+                yield out
+            finally:
+                os.close(out)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DoesNotFitError(
+                    f"The disk that holds {self.unfinished.parent} is full.",
+                    "What was fetched is kept: free some space and pull again to go on from there.",
+                ) from None
+            raise FreetokenError(
+                f"{self.unfinished} cannot be written: {error.strerror or error}.",
+                "What was fetched is kept: pull again to go on from there.",
+            ) from None
+
+    def _fetch(self, out: int, stop: int, hasher: Hasher | None) -> None:
+        """Appends until `stop` bytes are here. As long as each try brings something there may be any number of them."""
+        patience = Patience(f"{self.file.path} of {self._repo}", self._stop, self._rules)
+        whole = stop == self.file.size
+        while self.have < stop:
+            start = self.have
+            asked = (None, None) if start == 0 and whole else (start, stop)
+            try:
+                with request(self._hub, self._url, self._repo, f"{self.file.path} of {self._repo}", *asked) as answer:
+                    self._append(out, stop, answer, hasher)
+                if self.have < stop:
+                    raise Passing(f"the answer ends at byte {self.have} of {stop}")
+            except Passing as failure:
+                if self.have > start:
+                    patience.progressed()
+                patience.failed(failure)
+
+    def _append(self, out: int, stop: int, answer: Answer, hasher: Hasher | None) -> None:
+        """Writes what is new of an answer; what was here already comes again when a server ignores ranges."""
+        if answer.total is not None and answer.total != self.file.size:
+            raise Passing(f"the server's file has {answer.total} bytes instead of {self.file.size}")
+        position = answer.start
+        for chunk in answer.chunks:
+            if self._stop.is_set():
+                raise Stopped(f"{self.file.path} was given up.")
+            new = memoryview(chunk)[max(0, self.have - position) : max(0, stop - position)]
+            position += len(chunk)
+            if len(new):
+                write_all(out, new, self.have)
+                if hasher is not None:
+                    hasher.update(new)
+                self.have += len(new)
+            if self.have >= stop:
+                return
+
+
+def unfinished_path(folder: Path, file: HubFile) -> Path:
+    """Where `file` grows: its name, some of its hash, and a suffix."""
+    return folder / f"{file.path}.{file.digest[:16]}{UNFINISHED}"
+
+
+def write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    """Writes all of `data` at byte `offset`."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], offset + done)

@@ -1,0 +1,195 @@
+"""One connection to the Hub: requests that either give a stream of bytes, fail for good, or may be tried again.
+
+`huggingface_hub` is imported here alone, and only when something is asked of the Hub. Of its own it would report which
+program uses it and what runs around it; requests are made without that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from engine import __version__
+from engine.base.errors import FreetokenError, NetworkError, NotFoundError, UsageError
+from engine.files.hub.patience import Passing
+
+if TYPE_CHECKING:
+    import httpx2
+
+TOKEN_REMEDY = "Log in with: hf auth login, or set HF_TOKEN to a token from huggingface.co/settings/tokens."
+_BUSY_STATUS = (408, 425, 429, 500, 502, 503, 504)
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Where the Hub is and how it is asked; all of it as the user has set up `huggingface_hub`.
+
+    `timeout` in seconds is how long a connection may stay silent. `offline`: nothing may be asked, only `cache` read.
+    """
+
+    endpoint: str
+    cache: Path
+    offline: bool
+    timeout: float
+    token: str | None = field(repr=False)
+    client: httpx2.Client = field(repr=False)
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.endpoint).netloc
+
+    def api_url(self, repo: str, revision: str) -> str:
+        """Where the list of a repository's files is."""
+        return f"{self.endpoint}/api/models/{repo}/revision/{quote(revision, safe='')}?blobs=true"
+
+    def file_url(self, repo: str, commit: str, path: str) -> str:
+        """Where the content of a file is."""
+        return f"{self.endpoint}/{repo}/resolve/{commit}/{quote(path)}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A successful answer: `chunks` are the file's bytes from `start` on, `total` its size if the server tells."""
+
+    start: int
+    total: int | None
+    chunks: Iterator[bytes]
+
+
+def connect() -> Hub:
+    """The Hub as the environment and the files of `huggingface_hub` describe it. Nothing is asked of it yet."""
+    from huggingface_hub import constants, get_session, get_token
+
+    endpoint = constants.ENDPOINT
+    if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+        raise UsageError(f"HF_ENDPOINT is {endpoint!r}, which is no address.", "Set it to https://..., or unset it.")
+    return Hub(
+        endpoint=endpoint,
+        cache=Path(constants.HF_HUB_CACHE),
+        offline=constants.is_offline_mode(),
+        timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
+        token=None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token(),
+        client=get_session(),
+    )
+
+
+@contextlib.contextmanager
+def request(
+    hub: Hub, url: str, repo: str, what: str, start: int | None = None, stop: int | None = None
+) -> Iterator[Answer]:
+    """Asks for `url`, or for the bytes from `start` (to `stop`) of it; `what` of `repo` names it in errors.
+
+    A server may ignore the range: then `start` of the answer is 0. The token goes to the Hub's own host alone, which
+    the client sees to when it is sent elsewhere for the bytes.
+
+    Errors: Passing for what another try may mend, also while the bytes come; NotFoundError for what is not there,
+    NetworkError for what is refused.
+    """
+    import httpx2
+
+    if hub.offline:
+        raise NetworkError(
+            f"{what} is not on this machine, and HF_HUB_OFFLINE forbids to fetch it.", "Unset HF_HUB_OFFLINE."
+        )
+    headers = {"user-agent": f"freetoken/{__version__}", "accept-encoding": "identity"}
+    if hub.token:
+        headers["authorization"] = f"Bearer {hub.token}"
+    if start is not None:
+        headers["range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+    timeout = httpx2.Timeout(hub.timeout)
+    try:
+        with hub.client.stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
+            _check_status(hub, response, repo, what)
+            yield _answer(response, start or 0)
+    except httpx2.TimeoutException:
+        raise Passing(f"{_host_of(url)} was silent for {hub.timeout:g} s") from None
+    except httpx2.ConnectError as error:
+        raise Passing(f"{_host_of(url)} cannot be reached ({error})") from None
+    except httpx2.ProxyError as error:
+        raise Passing(f"the proxy refuses the connection ({error})") from None
+    except httpx2.HTTPError as error:
+        raise Passing(f"the connection was cut ({str(error) or type(error).__name__})") from None
+
+
+def _host_of(url: str) -> str:
+    return urlsplit(url).netloc
+
+
+def _answer(response: httpx2.Response, asked: int) -> Answer:
+    """Checks what an answer says of itself: a range that was not asked for would be written to the wrong place."""
+    chunks = response.iter_raw()  # as they come: bytes that wait for more are lost when the connection is
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise Passing("the server compresses what was to come as it is")
+    if response.status_code != 206:
+        return Answer(0, _length(response.headers), chunks)
+    match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    if not match or int(match[1]) != asked:
+        raise Passing(f"the server sent {response.headers.get('content-range', 'no range')!a:.60} for byte {asked} on")
+    return Answer(asked, None if match[3] == "*" else int(match[3]), chunks)
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    text = headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _check_status(hub: Hub, response: httpx2.Response, repo: str, what: str) -> None:
+    """Raises for every status but 200 and 206."""
+    status = response.status_code
+    if status in (200, 206):
+        return
+    if status in _BUSY_STATUS:
+        raise Passing(f"{response.url.host} answers {status} ({_phrase(status)})", _wait(response.headers))
+    if response.url.netloc.decode() != hub.host:
+        # an address elsewhere is valid for a while; asking the Hub again gives a fresh one
+        raise Passing(f"{response.url.host}, where the Hub keeps it, answers {status}")
+    raise _refusal(hub, response, repo, what)
+
+
+def _refusal(hub: Hub, response: httpx2.Response, repo: str, what: str) -> FreetokenError:
+    """The error for an answer that another try would only get again."""
+    status = response.status_code
+    code = response.headers.get("x-error-code", "")
+    said = response.headers.get("x-error-message", "")
+    page = f"{hub.endpoint}/{repo}"
+    if code == "GatedRepo":
+        return NetworkError(
+            f"{repo} is gated: its owner wants the terms accepted before {what} can be fetched.",
+            f"Accept them at {page}. {TOKEN_REMEDY}",
+        )
+    if status == 401 and said == "Invalid credentials in Authorization header":
+        return NetworkError("The Hub does not take the token that is set up here.", TOKEN_REMEDY)
+    if code == "RevisionNotFound":
+        return NotFoundError(f"{what} has no such revision.", f"{page}/tree/main lists its branches and tags.")
+    if code == "EntryNotFound":
+        return NotFoundError(f"The Hub has no {what}.", f"Look at {page}/tree/main.")
+    if status in (401, 404):
+        return NotFoundError(
+            f"{repo} is not on the Hub at {hub.host}, or it is private.",
+            f"Check the name. If it is private: {TOKEN_REMEDY}",
+        )
+    reason = f": {said!a:.200}" if said else ""
+    return NetworkError(
+        f"The Hub refuses {what} with status {status} ({_phrase(status)}){reason}.", f"Look at {page}. {TOKEN_REMEDY}"
+    )
+
+
+def _phrase(status: int) -> str:
+    from http import HTTPStatus
+
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "no known status"
+
+
+def _wait(headers: Mapping[str, Any]) -> float:
+    """Seconds that a busy server asks to wait, 0 if it says nothing that can be read."""
+    text = str(headers.get("retry-after", "")).strip()
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0

@@ -1,0 +1,131 @@
+"""Pulling a repository of the Hub: its weights are converted as they come, and given up file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.base.errors import DoesNotFitError
+from engine.base.units import format_size
+from engine.files.catalogue import HubRepo
+from engine.files.checkpoint import TokenizerWriter
+from engine.files.convert import convert_checkpoint
+from engine.files.cost import Cost, room_needed
+from engine.files.hub.repo import Repo, open_repo
+from engine.files.partial import partial_folder
+from engine.files.plan import Plan, plan_conversion
+from engine.files.space import free_space
+from engine.files.upcycle import Upcycle, upcycled
+
+PullProgress = Callable[[str, int, int], None]
+"""Called with the phase, the bytes done and the bytes there will be."""
+
+FETCH, CONVERT, FETCH_AND_CONVERT = "fetch", "convert", "fetch and convert"
+
+_SMALL_FILES_BYTES = 64 << 20  # room for the manifest, the tokenizer and what the file system adds
+
+
+@dataclass(frozen=True)
+class Follower:
+    """Who follows a pull: `announce` hears what it costs before the first byte of weights, and may end it by raising;
+    `note` hears sentences that the user should read.
+    """
+
+    progress: PullProgress
+    announce: Callable[[Cost], None]
+    note: Callable[[str], None]
+
+
+def pull_repo(
+    source: HubRepo,
+    dest: Path,
+    downloads: Path,
+    follower: Follower,
+    *,
+    write_tokenizer: TokenizerWriter,
+    upcycle: Upcycle | None = None,
+    sampling: Mapping[str, float] | None = None,
+    force: bool = False,
+) -> None:
+    """Converts a repository into the FTW folder `dest`, with `downloads` for what is on its way.
+
+    The disk has to hold what is converted and the files in use: about two of them, whatever the model. Killed at any
+    moment, the same call goes on in mid-file.
+
+    Errors: those of `open_repo` and `convert_checkpoint`; DoesNotFitError before the first byte of weights.
+    """
+    follower.progress(FETCH, 0, 0)
+    repo = open_repo(source, downloads, follower.note, refresh=force)
+    try:
+        plan = _plan(repo, upcycle)
+        cost = _cost(repo, plan)
+        follower.announce(cost)
+        _require_room(cost, repo, dest)
+        written = _Written(repo, plan, follower)
+        convert_checkpoint(
+            repo.checkpoint,
+            dest,
+            write_tokenizer=write_tokenizer,
+            progress=written,
+            upcycle=upcycle,
+            sampling=sampling,
+            force=force,
+        )
+        repo.discard_downloads()
+    finally:
+        repo.close()
+
+
+def cost_of_repo(source: HubRepo, folder: Path, note: Callable[[str], None], upcycle: Upcycle | None = None) -> Cost:
+    """What pulling a repository takes; its headers are read into `folder`, no weights. Errors: those of `open_repo`."""
+    repo = open_repo(source, folder, note)
+    try:
+        return _cost(repo, _plan(repo, upcycle))
+    finally:
+        repo.close()
+
+
+def _plan(repo: Repo, upcycle: Upcycle | None) -> Plan:
+    _, plan = plan_conversion(upcycled(repo.checkpoint, upcycle) if upcycle else repo.checkpoint)
+    return plan
+
+
+def _cost(repo: Repo, plan: Plan) -> Cost:
+    room = room_needed(plan, [file.to_fetch for file in repo.files]) + _SMALL_FILES_BYTES
+    return Cost(fetch=repo.to_fetch, disk=plan.total_bytes, room=room)
+
+
+def _require_room(cost: Cost, repo: Repo, dest: Path) -> None:
+    """Raises DoesNotFitError when the disk cannot hold the conversion and the files that it reads at a time."""
+    partial = partial_folder(dest)
+    there = sum(path.stat().st_blocks * 512 for path in partial.iterdir()) if partial.is_dir() else 0
+    _, free = free_space(dest)
+    short = cost.room - there - repo.on_disk - free
+    if short > 0:
+        raise DoesNotFitError(
+            f"{dest.name} needs {format_size(cost.room)} of disk while it is pulled, {format_size(cost.disk)} of them "
+            f"for good; {format_size(free)} are free at {dest.parent}: {format_size(short)} too little.",
+            "Free some space, or move the store: FREETOKEN_STORE=/other/disk/models",
+        )
+
+
+class _Written:
+    """The progress of a conversion whose source is still coming: bytes fetched and bytes written, of both together."""
+
+    def __init__(self, repo: Repo, plan: Plan, follower: Follower) -> None:
+        self._repo = repo
+        self._written = 0
+        self._total = plan.total_bytes
+        self._phase = FETCH_AND_CONVERT if repo.to_fetch else CONVERT
+        self._progress = follower.progress
+        repo.tally.unwritten = plan.total_bytes
+        repo.tally.report = self._report
+
+    def __call__(self, done: int, total: int) -> None:
+        self._written = done
+        self._repo.tally.unwritten = total - done
+        self._report()
+
+    def _report(self) -> None:
+        self._progress(self._phase, self._repo.fetched + self._written, self._repo.to_fetch + self._total)
