@@ -15,10 +15,18 @@ def codecs() -> list[str]:
 def packed_bytes(codec: str, rows: int, cols: int) -> int:
     """Bytes of a packed matrix."""
 
-def pack_rows(codec: str, raw: NDArray[np.uint8], cols: int, out: memoryview | NDArray[np.uint8], stride: int) -> None:
-    """Pack raw rows [rows, bytes a row]; tile i starts at byte `i * stride` of `out`.
+def pack_rows(form: str, raw: NDArray[np.uint8], cols: int, out: memoryview | NDArray[np.uint8], stride: int) -> None:
+    """Pack raw rows [rows, bytes a row] of a form (a key of FORMS) into the form's codec.
 
-    Raises ValueError for rows or an output of the wrong size, and for a scale that is no finite number.
+    Tile i starts at byte `i * stride` of `out`. Raises ValueError for rows or an output of the wrong size, and with row
+    and block for a scale, a row factor or an 8-bit float that is no finite number and for a zero point above 16.
+    """
+
+def encode_rows(form: str, values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Round values [rows, cols] to raw rows [rows, bytes a row] of q8_0, mxfp4 or nvfp4, as docs/numerics.md says.
+
+    Raises ValueError for another form, for columns that the form cannot have, and with row and block for a value that is
+    not finite or too large.
     """
 
 def unpack(codec: str, rows: int, cols: int, packed: memoryview | NDArray[np.uint8]) -> NDArray[np.float32]:

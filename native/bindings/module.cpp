@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "bindings/describe.h"
+#include "core/encode.h"
+#include "core/float_mode.h"
 #include "core/pack.h"
 #include "exec/executor.h"
 #include "exec/probe.h"
@@ -28,14 +30,18 @@ namespace {
 using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using NumpyRows = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+template <class T>
+using NumpyArray = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
+using NumpyRows = NumpyArray<float>;
+using NumpyBytes = NumpyArray<uint8_t>;
 
 // A new array [rows][cols] of no particular values, and where they lie.
-std::pair<NumpyRows, float*> new_rows(size_t rows, size_t cols) {
-    auto values = std::make_unique_for_overwrite<float[]>(rows * cols);
-    float* data = values.get();
-    nb::capsule owner(values.release(), [](void* p) noexcept { delete[] static_cast<float*>(p); });
-    return {NumpyRows(data, {rows, cols}, owner), data};
+template <class T = float>
+std::pair<NumpyArray<T>, T*> new_rows(size_t rows, size_t cols) {
+    auto values = std::make_unique_for_overwrite<T[]>(rows * cols);
+    T* data = values.get();
+    nb::capsule owner(values.release(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return {NumpyArray<T>(data, {rows, cols}, owner), data};
 }
 
 const Kernels& kernels_named(const std::string& isa) {
@@ -223,6 +229,11 @@ private:
     Bench bench_;
 };
 
+[[noreturn]] void refuse(const BadValue& bad) {
+    const std::string block = bad.block < 0 ? "" : ", block " + std::to_string(bad.block);
+    throw ProgramError("row " + std::to_string(bad.row) + block + " has " + bad.what);
+}
+
 // Packs raw rows; tile i starts at byte i * stride of `out`.
 void pack(const std::string& form_name, nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> raw,
           int64_t cols, WritableBytes out, int64_t stride) {
@@ -239,11 +250,10 @@ void pack(const std::string& form_name, nb::ndarray<const uint8_t, nb::ndim<2>, 
     std::optional<BadValue> bad;
     {
         const nb::gil_scoped_release unlocked;
+        const FloatMode mode;
         bad = pack_rows(form, raw.data(), rows, cols, out.data(), stride);
     }
-    if (bad)
-        throw ProgramError("row " + std::to_string(bad->row) +
-                           (bad->block < 0 ? "" : ", block " + std::to_string(bad->block)) + " has " + bad->what);
+    if (bad) refuse(*bad);
 }
 
 NumpyRows unpack(const std::string& codec_name, int rows, int cols, Bytes packed) {
@@ -251,8 +261,28 @@ NumpyRows unpack(const std::string& codec_name, int rows, int cols, Bytes packed
     PyProbe::check_packed(matrix, packed.size());
     auto [values, data] = new_rows(static_cast<size_t>(rows), static_cast<size_t>(cols));
     const nb::gil_scoped_release unlocked;
+    const FloatMode mode;
     for (int64_t row = 0; row < rows; ++row) unpack_row(matrix.codec, packed.data(), row, cols, data + row * cols);
     return values;
+}
+
+// Values [rows][cols] as raw rows of a form.
+NumpyBytes encode(const std::string& form_name, FloatRows values) {
+    const Form form = form_named(form_name);
+    const auto rows = static_cast<int64_t>(values.shape(0));
+    const auto cols = static_cast<int64_t>(values.shape(1));
+    if (!can_encode(form)) throw ProgramError("values cannot be rounded to " + form_name + " here");
+    if (!valid_cols(form_info(form).codec, cols))
+        throw ProgramError(std::to_string(cols) + " values are no row of " + form_name);
+    auto [raw, data] = new_rows<uint8_t>(values.shape(0), static_cast<size_t>(raw_row_bytes(form, cols)));
+    std::optional<BadValue> bad;
+    {
+        const nb::gil_scoped_release unlocked;
+        const FloatMode mode;
+        bad = encode_rows(form, values.data(), rows, cols, data);
+    }
+    if (bad) refuse(*bad);
+    return raw;
 }
 
 std::vector<std::string> codec_names() {
@@ -277,6 +307,7 @@ NB_MODULE(_native, m) {
         },
         "codec"_a, "rows"_a, "cols"_a);
     m.def("pack_rows", &pack, "form"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
+    m.def("encode_rows", &encode, "form"_a, "values"_a);
     m.def("unpack", &unpack, "codec"_a, "rows"_a, "cols"_a, "packed"_a);
     m.def("topology", &topology, "root"_a = "/", "allowed"_a = nb::none());
     m.def("placement", &placement, "threads"_a, "root"_a = "/", "allowed"_a = nb::none());

@@ -47,6 +47,21 @@ static inline float half_to_float(uint16_t h) {
     return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
+// Rounds to the nearest binary16, ties to even. Values too large become infinity; a NaN keeps the top of its payload.
+static inline uint16_t float_to_half(float x) {
+    const uint32_t bits = bits_of(x);
+    const uint32_t sign = bits >> 16 & 0x8000u;
+    const uint32_t magnitude = bits & 0x7FFFFFFFu;
+    if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u | (magnitude >> 13 & 0x3FFu));
+    if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // 65520 and more
+    if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
+        const float shifted = float_of(magnitude) + 0.5f;
+        return static_cast<uint16_t>(sign | (bits_of(shifted) - bits_of(0.5f)));
+    }
+    const uint32_t rounded = magnitude + 0xFFFu + (magnitude >> 13 & 1u);
+    return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
+}
+
 static inline float bfloat_to_float(uint16_t b) {
     return float_of(static_cast<uint32_t>(b) << 16);
 }

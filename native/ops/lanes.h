@@ -180,21 +180,6 @@ inline Lanes each_lane(Function function) {
     return result;
 }
 
-// Rounds to the nearest binary16, ties to even. Values too large become infinity; a NaN keeps the top of its payload.
-inline uint16_t float_to_half(float x) {
-    const uint32_t bits = bits_of(x);
-    const uint32_t sign = bits >> 16 & 0x8000u;
-    const uint32_t magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u | (magnitude >> 13 & 0x3FFu));
-    if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // 65520 and more
-    if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits
-        const float shifted = float_of(magnitude) + 0.5f;
-        return static_cast<uint16_t>(sign | (bits_of(shifted) - bits_of(0.5f)));
-    }
-    const uint32_t rounded = magnitude + 0xFFFu + (magnitude >> 13 & 1u);
-    return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
-}
-
 inline Lanes broadcast(float x) {
     return each_lane([&](int) { return x; });
 }
