@@ -1,8 +1,8 @@
-"""`freetoken run --estimate`: bytes, memory, expected speed and whether it fits, from the manifest and the profile."""
+"""What running a model takes here: bytes, memory, expected speed and whether it fits; nothing is loaded for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,52 @@ from engine.base.errors import DoesNotFitError, FreetokenError
 from engine.base.hardware import read_memory
 from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
-from engine.files.ftw import Ftw, open_model
+from engine.files.ftw import load_manifest
+from engine.files.manifest import BankInfo
+from engine.files.plan import BankPlan, Plan
 from engine.files.store import Store
 from engine.measure.native_meter import this_machine
 from engine.measure.profile import Rate, load_profile
 from engine.memory.budget import plan_context
 from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
-from engine.program.step_bytes import StepBytes, step_bytes
+from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
-from engine.worker.loading import RESERVED_BYTES, free_memory, model_bytes
+from engine.worker.loading import RESERVED_BYTES, free_memory
 from freetoken_cli.folders import model_folder
 from freetoken_cli.output import Output
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that an estimate is about, here or only planned. `codecs` are those of its experts' matrices.
+
+    `fetch` are the bytes that have to come over the network first, `disk` those it is going to take; 0 for one that is
+    here.
+    """
+
+    name: str
+    spec: Spec
+    weights: WeightBytes
+    codecs: frozenset[str]
+    fetch: int = 0
+    disk: int = 0
+
+    @staticmethod
+    def stored(folder: Path) -> Subject:
+        """A model of the store. Raises as `load_manifest` does."""
+        manifest = load_manifest(folder)
+        spec = Spec.from_json(manifest.spec)
+        return Subject(folder.name, spec, WeightBytes.of(manifest), _codecs(manifest.banks))
+
+    @staticmethod
+    def planned(name: str, spec: Spec, plan: Plan, fetch: int) -> Subject:
+        """A model that is not here yet."""
+        return Subject(name, spec, WeightBytes.of(plan), _codecs(plan.banks), fetch, plan.total_bytes)
+
+
+def _codecs(banks: Iterable[BankInfo | BankPlan]) -> frozenset[str]:
+    return frozenset(field.shape.codec for bank in banks for field in bank.fields if not field.shape.vector)
 
 
 @dataclass(frozen=True)
@@ -41,11 +75,14 @@ class Estimate:
 
     `weights` are mapped from the file and share memory with the page cache; `private` is what no other program can
     have meanwhile. `vram` is 0 on the CPU. `token_bytes` is read for every generated token. `speed` is None without a
-    profile, and `speed_note` says why. `problem` is empty when it fits.
+    profile, and `speed_note` says why. `problem` is empty when it fits. `fetch` and `disk` are what a model that is not
+    here yet takes first.
     """
 
     model: str
     device: str
+    fetch: int
+    disk: int
     weights: int
     kv_bytes: int
     kv_tokens: int
@@ -77,9 +114,11 @@ class Estimate:
             speed = f"about {self.speed.expected:.0f} tokens/s ({self.speed.low:.0f} to {self.speed.high:.0f})"
         if self.weights > self.memory_total:
             speed = f"bounded by the disk: the weights are {format_size(self.weights - self.memory_total)} over memory"
+        first = [("not here yet", f"{format_size(self.fetch)} to fetch, {format_size(self.disk)} on disk")]
         rows = [
             ("model", self.model),
             ("device", self.device),
+            *(first if self.disk else []),
             ("weights", f"{format_size(self.weights)}, mapped from the file"),
             ("kv", context),
             ("RAM", f"{format_size(self.private)} beside the weights, {format_size(self.memory_available)} free"),
@@ -92,13 +131,11 @@ class Estimate:
         return rows if self.fits else [row for row in rows if row[0] not in ("kv", "RAM")]
 
 
-def estimate(paths: Paths, model: str, config: Config) -> Estimate:
-    """Look at a model of the store and at this machine; nothing is loaded. Raises NotFoundError."""
-    folder = model_folder(Store(paths.store), model)
-    ftw = open_model(folder)
-    spec = Spec.from_json(ftw.spec)
+def estimate(subject: Subject, profile: Path, config: Config) -> Estimate:
+    """Look at a model and at this machine, whose profile is in the file `profile`. Nothing is loaded."""
+    spec, weights = subject.spec, subject.weights
     program = lower(spec)
-    sizes = step_bytes(program, ftw, KV_VALUE_BYTES)
+    sizes = step_bytes(program, weights, KV_VALUE_BYTES)
     total, available = read_memory()
     kv_bytes = kv_tokens = context = 0
     problem = remedy = ""
@@ -113,11 +150,13 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
         kv_bytes, kv_tokens, context = plan.kv_bytes, plan.kv_tokens, plan.context
     except DoesNotFitError as error:
         problem, remedy = error.message, error.remedy
-    speed, note = _expected_speed(paths.profile, ftw, sizes, config.threads)
+    speed, note = _expected_speed(profile, subject.codecs, sizes, config.threads)
     return Estimate(
-        model=folder.name,
+        model=subject.name,
         device="cpu",
-        weights=model_bytes(ftw),
+        fetch=subject.fetch,
+        disk=subject.disk,
+        weights=weights.total,
         kv_bytes=kv_bytes,
         kv_tokens=kv_tokens,
         context=context,
@@ -133,7 +172,9 @@ def estimate(paths: Paths, model: str, config: Config) -> Estimate:
     )
 
 
-def _expected_speed(path: Path, ftw: Ftw, sizes: StepBytes, threads: int | None) -> tuple[Speed | None, str]:
+def _expected_speed(
+    path: Path, codecs: frozenset[str], sizes: StepBytes, threads: int | None
+) -> tuple[Speed | None, str]:
     """From the profile of this machine: seconds for the bytes of a token, at the rate of each kind of them."""
     try:
         profile = load_profile(path, this_machine())
@@ -141,7 +182,6 @@ def _expected_speed(path: Path, ftw: Ftw, sizes: StepBytes, threads: int | None)
         return None, f"unknown: {error.message} {error.remedy}"
     fitting = [entry for entry in profile.reads if threads is None or entry.threads <= threads]
     read = max(fitting or profile.reads[:1], key=lambda entry: entry.threads).rate
-    codecs = {field.shape.codec for bank in ftw.banks for field in bank.fields if not field.shape.vector}
     measured = [entry.rate for entry in profile.experts if entry.codec in codecs]
 
     def tokens_a_second(of: Callable[[Rate], float]) -> float:
@@ -154,8 +194,8 @@ def _expected_speed(path: Path, ftw: Ftw, sizes: StepBytes, threads: int | None)
 
 
 def print_estimate(paths: Paths, model: str, config: Config, output: Output) -> None:
-    """Print the estimate; raises DoesNotFitError when it does not fit, after printing."""
-    found = estimate(paths, model, config)
+    """Print the estimate; raises DoesNotFitError when it does not fit, after printing. Raises NotFoundError."""
+    found = estimate(Subject.stored(model_folder(Store(paths.store), model)), paths.profile, config)
     output.facts(found.to_json(), found.rows(), name=found.model)
     if not found.fits:
         output.stdout.flush()

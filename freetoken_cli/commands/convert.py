@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,16 +10,18 @@ import typer
 
 from engine.base.errors import UsageError
 from engine.files.convert import convert
-from engine.files.pull import store_name
 from engine.files.store import Store
+from engine.files.target import store_name
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli import options
 from freetoken_cli.options import Json, NoColor
 from freetoken_cli.output import Output
+from freetoken_cli.phases import CONVERT, Phases, conversion_record
 
 EXAMPLES = (
     ("freetoken convert ./checkpoint ./model.ftw", "from a folder to a folder"),
     ("freetoken convert model.gguf --name mine", "into the store"),
+    ("freetoken convert ./checkpoint ./small.ftw --expert-codec mxfp4", "experts in 4 bits, with the error it costs"),
 )
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A safetensors folder or a GGUF file.")]
@@ -28,6 +31,15 @@ Destination = Annotated[
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name in the store.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+ExpertCodec = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-codec",
+        metavar="CODEC",
+        help="Put the experts into mxfp4, nvfp4 or q8_0, which loses accuracy.",
+        show_default=False,
+    ),
+]
 
 Quiet = Annotated[bool, options.quiet("Print the folder alone: no progress.")]
 
@@ -37,11 +49,12 @@ def command(
     dest: Destination = None,
     name: Name = None,
     force: Force = False,
+    expert_codec: ExpertCodec = None,
     json: Json = False,
     quiet: Quiet = False,
     no_color: NoColor = False,
 ) -> None:
-    """Convert a checkpoint into an FTW folder; weights keep their codec.
+    """Convert a checkpoint into an FTW folder; weights keep their codec unless --expert-codec gives experts another.
 
     Memory is bounded whatever the model's size. Stopped at any moment, the same command goes on in mid-file. Prints
     the folder.
@@ -56,9 +69,18 @@ def command(
         folder = Store(options.paths().store).destination(name or store_name(checkpoint))
     else:
         folder = Path(dest).expanduser()
-    with output.phase(f"Converting {source}") as progress:
-        convert(checkpoint, folder, write_tokenizer=write_tokenizer, progress=progress, force=force)
+    with Phases(output, source) as phases:
+        done = convert(
+            checkpoint,
+            folder,
+            write_tokenizer=write_tokenizer,
+            progress=partial(phases, CONVERT),
+            expert_codec=expert_codec,
+            force=force,
+        )
+    for note in done.notes():
+        output.note(note)
     if json:
-        output.document({"folder": str(folder)})
+        output.document({"folder": str(folder), **conversion_record(done)})
     else:
         output.line(str(folder))

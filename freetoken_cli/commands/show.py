@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from engine.base.units import format_size, format_tokens
+from engine.files.catalogue import read_catalogue
 from engine.files.ftw import load_manifest
-from engine.files.manifest import BankInfo
 from engine.files.store import Store
-from engine.spec.schema import Attention, LatentAttention, Moe, Spec
+from engine.spec.schema import Spec
 from freetoken_cli import options
+from freetoken_cli.anatomy import attention_line, bank_line, bank_record, experts_line, tensor_classes
+from freetoken_cli.estimate import Subject, estimate
 from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Folder, Json, NoColor
+from freetoken_cli.origin import find_origin, origin_rows
 from freetoken_cli.output import Output
 
 EXAMPLES = (
-    ("freetoken show demo", "family, layers, experts, codecs, sizes"),
+    ("freetoken show demo", "what it is, what it needs here and how fast it should be"),
     ("freetoken show demo --json", "with the whole spec"),
 )
 
@@ -23,12 +27,18 @@ Quiet = Annotated[bool, options.quiet("Print the name alone.")]
 
 
 def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
-    """Show what a model is made of, from its manifest alone."""
+    """Show what a model is made of and where it comes from, what it needs here, and how fast it should be.
+
+    From its manifest and the profile of this machine; nothing is loaded. `freetoken run MODEL --estimate` takes flags.
+    """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
-    folder = model_folder(Store(options.paths().store), model)
+    paths = options.paths()
+    folder = model_folder(Store(paths.store), model)
     manifest = load_manifest(folder)
     spec = Spec.from_json(manifest.spec)
-    bank_bytes = sum(shard.size for bank in manifest.banks for shard in bank.shards)
+    classes = tensor_classes(manifest)
+    origin = find_origin(manifest.provenance, read_catalogue())
+    here = estimate(Subject.stored(folder), paths.profile, options.settings(paths))
     document = {
         "name": folder.name,
         "folder": str(folder),
@@ -38,8 +48,11 @@ def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: N
         "vocab_size": spec.vocab_size,
         "context": spec.context_length,
         "dense_bytes": manifest.dense_bytes,
-        "expert_bytes": bank_bytes,
-        "banks": [_bank(bank) for bank in manifest.banks],
+        "expert_bytes": sum(shard.size for bank in manifest.banks for shard in bank.shards),
+        "tensors": [asdict(each) for each in classes],
+        "banks": [bank_record(bank) for bank in manifest.banks],
+        "origin": {name: value or None for name, value in vars(origin).items()},
+        "estimate": here.to_json(),
         "provenance": dict(manifest.provenance),
         "spec": dict(manifest.spec),
     }
@@ -48,50 +61,14 @@ def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: N
         ("family", spec.family),
         ("layers", str(len(spec.layers))),
         ("hidden", str(spec.hidden_size)),
-        ("attention", _attention(spec)),
-        ("experts", _experts(spec)),
+        ("attention", attention_line(spec)),
+        ("experts", experts_line(spec)),
         ("vocabulary", str(spec.vocab_size)),
         ("context", f"{format_tokens(spec.context_length)} tokens"),
-        ("dense", format_size(manifest.dense_bytes)),
-        *[("bank", _bank_line(bank)) for bank in manifest.banks],
+        *[("tensors", f"{each.name} in {each.codec}, {format_size(each.size)}") for each in classes],
+        *[("bank", bank_line(bank)) for bank in manifest.banks],
+        *origin_rows(origin, manifest.provenance),
         ("folder", str(folder)),
+        *[row for row in here.rows() if row[0] not in ("model", "device")],
     ]
     output.facts(document, rows, name=folder.name)
-
-
-def _attention(spec: Spec) -> str:
-    shapes: dict[str, None] = {}
-    for layer in spec.layers:
-        match layer.mixer:
-            case Attention() as mixer:
-                shapes[f"{mixer.heads} heads, {mixer.kv_heads} for keys and values, of {mixer.head_dim}"] = None
-            case LatentAttention() as mixer:
-                shapes[f"{mixer.heads} heads over a latent of {mixer.kv_lora_rank}"] = None
-    return "; ".join(shapes)
-
-
-def _experts(spec: Spec) -> str:
-    layers = [layer.ffn for layer in spec.layers if isinstance(layer.ffn, Moe)]
-    if not layers:
-        return "none"
-    shapes = dict.fromkeys(
-        f"{ffn.experts.count}, {ffn.router.top_k} a token, width {ffn.experts.width}" for ffn in layers
-    )
-    return f"{'; '.join(shapes)}, in {len(layers)} layers"
-
-
-def _bank(bank: BankInfo) -> dict[str, object]:
-    return {
-        "codecs": {field.name: field.shape.codec for field in bank.fields if not field.shape.vector},
-        "record_bytes": bank.record_bytes,
-        "experts_per_layer": bank.experts_per_layer,
-        "layers": len(bank.layers),
-        "bytes": sum(shard.size for shard in bank.shards),
-    }
-
-
-def _bank_line(bank: BankInfo) -> str:
-    codecs = dict.fromkeys(field.shape.codec for field in bank.fields if not field.shape.vector)
-    count = bank.experts_per_layer * len(bank.layers)
-    size = sum(shard.size for shard in bank.shards)
-    return f"{count} records of {format_size(bank.record_bytes)} in {'+'.join(codecs)}, {format_size(size)}"

@@ -73,6 +73,31 @@ def test_a_converted_model_is_no_checkpoint_but_runs_from_the_store(home: Home, 
     assert home.run("verify", "linked").returncode == 0
 
 
+def test_nothing_is_announced_that_is_refused(home: Home, checkpoint: Path) -> None:
+    assert home.run("convert", str(checkpoint), "out.ftw").stderr == f"Converting {checkpoint}\n"
+    refused = home.run("convert", str(checkpoint), "out.ftw")
+    assert refused.returncode == 2
+    assert "out.ftw is there already" in refused.stderr
+    assert "Converting" not in refused.stderr
+
+
+def test_experts_in_another_codec_come_with_the_error(home: Home, checkpoint: Path) -> None:
+    done = home.run("convert", str(checkpoint), "--name", "small", "--expert-codec", "q8_0", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)["requantised"]
+    assert (result["codec"], result["tensors"]) == ("q8_0", 24)
+    assert 0 < result["error"] <= result["worst_error"] < 0.02
+    assert f"relative error (rms) of {result['error']:.2%}" in done.stderr
+    shown = home.run("show", "small").stdout
+    assert "experts in q8_0" in shown
+    assert f"experts put into q8_0: relative error (rms) {result['error']:.2%}" in shown
+    kept = home.run("convert", str(checkpoint), "--name", "plain", "--json")
+    assert json.loads(kept.stdout)["requantised"] is None
+    wrong = home.run("convert", str(checkpoint), "other", "--expert-codec", "q4_0")
+    assert wrong.returncode == 2
+    assert "mxfp4, nvfp4, q8_0" in wrong.stderr
+
+
 def test_convert_into_the_store(home: Home, checkpoint: Path) -> None:
     done = home.run("convert", str(checkpoint), "--name", "mine", "--json")
     assert json.loads(done.stdout)["folder"] == str(home.paths.store / "mine")
@@ -139,7 +164,37 @@ def test_list_shows_what_is_damaged_and_unfinished(stored: Home) -> None:
     assert done.returncode == 0
     assert "(broken)" in done.stdout
     assert "(partial)" in done.stdout
+    assert "freetoken rm half" in done.stderr
     assert "dense.safetensors" in done.stderr
+
+
+def test_a_model_of_another_version_says_so_everywhere(stored: Home) -> None:
+    manifest = stored.paths.store / "tiny/ftw.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 7'))
+    listed = stored.run("list")
+    assert "(unsupported)" in listed.stdout
+    done = [
+        listed,
+        *(stored.run(*args) for args in (["show", "tiny"], ["run", "tiny", "--estimate"], ["verify", "tiny"])),
+    ]
+    for each in done:
+        assert "FTW version 7; this release reads version 1" in each.stderr
+    assert [each.returncode for each in done] == [0, 1, 1, 1]
+
+
+def test_downloads_are_listed_and_removed(stored: Home) -> None:
+    arriving = stored.paths.store / ".downloads/big/files"
+    arriving.mkdir(parents=True)
+    (arriving / "model.safetensors").write_bytes(bytes(200_000))
+    models = {model["name"]: model for model in json.loads(stored.run("list", "--json").stdout)["models"]}
+    big = models["big"]
+    assert (big["state"], models["tiny"]["state"]) == ("partial", "ready")
+    assert big["size"] >= 200_000
+    assert "fetched so far" in stored.run("list").stderr
+    missing = stored.run("show", "big")
+    assert (missing.returncode, "not complete" in missing.stderr) == (3, True)
+    assert stored.run("rm", "big", "--yes").stdout == "big\n"
+    assert not arriving.exists()
 
 
 def test_show(stored: Home) -> None:
@@ -148,6 +203,21 @@ def test_show(stored: Home) -> None:
     assert "4, 2 a token, width 96, in 2 layers" in text
     document = json.loads(stored.run("show", "tiny", "--json").stdout)
     assert (document["version"], document["family"], document["layers"]) == (1, "mixtral", 2)
+    classes = {(each["name"], each["codec"]) for each in document["tensors"]}
+    assert classes >= {("experts", "f32"), ("attention", "f32"), ("router", "f32"), ("embedding", "f32")}
+    listed = sum(each["size"] for each in document["tensors"])
+    assert listed <= document["dense_bytes"] + document["expert_bytes"] < listed + 4096 * (1 + 2 * 4)
+    estimate = json.loads(stored.run("run", "tiny", "--estimate", "--json").stdout)
+    here = document["estimate"]
+    assert (here["token_bytes"], here["kv_bytes"]) == (estimate["token_bytes"], estimate["kv_bytes"])
+    assert document["origin"] == {"source": "Tiny-Mixtral", "revision": None, "licence": None}
+    for label in (
+        "tensors     experts in f32",
+        "source      Tiny-Mixtral",
+        "made by     freetoken",
+        "a token     reads",
+    ):
+        assert label in text
     assert stored.run("show", "tiny", "-q").stdout == "tiny\n"
     assert "Did you mean tiny?" in stored.run("show", "tny").stderr
 
