@@ -126,6 +126,7 @@ class Gather:
     def _read(self, piece: Piece, start: int, stop: int) -> Bytes:
         first, last = piece.start + start * piece.step, piece.start + (stop - 1) * piece.step
         if not piece.transpose:
+            self._kept = None
             raw = self._tensor(piece).read(first, last + 1)
             return raw if piece.step == 1 else np.ascontiguousarray(raw[:: piece.step])
         picked = self._untransposed(piece).T[first : last + 1 : piece.step]

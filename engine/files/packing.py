@@ -78,6 +78,7 @@ def _matrix_bytes(
                 pack(packed_form, raw, cols, out.reshape(-1)[turn * tile_bytes :], out.strides[0])
             except ValueError as error:
                 raise _unusable(matrix, start, gather, error) from error
+            del raw  # before the next is read
         yield out.reshape(-1)
 
 
