@@ -14,16 +14,16 @@ from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.checkpoint import Checkpoint
 from engine.files.gguf_architectures import ARCHITECTURES, OUTER_TENSORS, ROPE_FACTORS, Architecture
 from engine.files.gguf_config import build_config
-from engine.files.gguf_header import MAGIC, GgufHeader, read_gguf_header
+from engine.files.gguf_header import MAGIC, READ_TYPES, GgufHeader, read_gguf_header
 from engine.files.source_file import LocalFile, SourceFile
 from engine.files.tensors import (
     FileTensor,
     IndexedTensor,
     Order,
-    ReorderedBlocks,
     ReorderedRows,
     SourceTensor,
     StackedTensor,
+    reordered_blocks,
 )
 
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,6})\.([a-z0-9_]+?)(?:\.(\d{1,6}))?\.(weight|bias)")
@@ -63,8 +63,8 @@ def open_gguf(path: Path) -> Checkpoint:
 def present_gguf(name: str, files: Sequence[SourceFile]) -> Checkpoint:
     """The checkpoint called `name` that the open `files` are: all parts of a split one, in order.
 
-    Errors: UnsupportedError for an architecture that is not in the table or a tensor it does not have,
-    CorruptFileError for a damaged file.
+    Errors: UnsupportedError for an architecture that is not in the table, a tensor it does not have or a type that is
+    not read, CorruptFileError for a damaged file.
     """
     headers = [read_gguf_header(file) for file in files]
     metadata = headers[0].metadata
@@ -117,6 +117,11 @@ def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) ->
             if tensor.name in tensors:
                 first = tensors[tensor.name].file.path
                 raise CorruptFileError(f"{first} and {file.path.name} both hold the tensor {tensor.name!a:.120}.")
+            if tensor.form not in READ_TYPES:
+                raise UnsupportedError(
+                    f"{file.path}: tensor {tensor.name!a:.120} is in {tensor.form}, which this release does not read.",
+                    f"Use a file in {', '.join(READ_TYPES)}.",
+                )
             tensors[tensor.name] = FileTensor(file, tensor.start, tensor.form, tensor.shape)
     return tensors
 
@@ -178,15 +183,15 @@ def _present_layer(
         yield name, replace(tensor, shape=(1, *tensor.shape))
     elif architecture.permuted and stem in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if stem == "attn_q" else "num_key_value_heads"]
-        yield name, _unpermute(tensor, heads, path)
+        yield name, _unpermute(name, tensor, heads, path)
     else:
         yield name, tensor
 
 
-def _unpermute(tensor: FileTensor, heads: int, path: Path) -> SourceTensor:
+def _unpermute(name: str, tensor: FileTensor, heads: int, path: Path) -> SourceTensor:
     """Rows in Hugging Face order, (i, i + dim/2) rotating together; the file has them side by side, (2i, 2i + 1)."""
     order = head_order(tensor.shape[0], heads, path)
-    return ReorderedBlocks(tensor, order, 1) if len(tensor.shape) == 1 else ReorderedRows(tensor, order)
+    return reordered_blocks(name, tensor, order, 1) if len(tensor.shape) == 1 else ReorderedRows(tensor, order)
 
 
 def head_order(rows: int, heads: int, path: Path) -> Order:

@@ -37,13 +37,15 @@ _SCALARS = {
     11: "<i8",
     12: "<f8",
 }
-# ggml's names of its tensor types; those that are codecs of ours bear the same name in both.
+# ggml's names of its tensor types
 TYPE_NAMES = {
     0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 9: "q8_1", 10: "q2_k", 11: "q3_k",
     12: "q4_k", 13: "q5_k", 14: "q6_k", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s",
     20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64",
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4", 41: "q1_0",
 }  # fmt: skip
+# Those that are forms of ours, under the same name; ggml's nvfp4 is another than the one of that name.
+READ_TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
 _MAX_DIMENSIONS = 4
 _READ_BYTES = 1 << 20
 _SMALLEST_PAIR = 13  # bytes: key length, type, one byte of value
@@ -52,7 +54,10 @@ _SMALLEST_TENSOR = 24  # bytes: name length, dimensions, type, offset
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """A tensor: `shape` is row-major (the reverse of what the file lists), `start` its first byte in the file."""
+    """A tensor: `shape` is row-major (the reverse of what the file lists), `start` its first byte in the file.
+
+    `form` is ggml's name of its type, whether or not it is among READ_TYPES.
+    """
 
     name: str
     form: str
@@ -239,12 +244,12 @@ def _placed(listed: list[GgufTensor], data_start: int, cursor: _Cursor) -> tuple
 
 
 def _tensor_bytes(tensor: GgufTensor, path: Path) -> int:
-    """Bytes of a tensor; 0 for a codec whose size is not known here."""
+    """Bytes of a tensor; 0 for a type whose size is not known here."""
     if 0 in tensor.shape:
         raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} is empty.")
-    form = FORMS.get(tensor.form)
-    if form is None:
+    if tensor.form not in READ_TYPES:
         return 0
+    form = FORMS[tensor.form]
     if not CODECS[form.codec].valid_cols(tensor.shape[-1]):
         raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} has rows of no whole blocks of {form.name}.")
     return math.prod(tensor.shape[:-1]) * form.row_bytes(tensor.shape[-1])

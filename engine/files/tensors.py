@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from engine.base.errors import UnsupportedError
 from engine.files.codecs import FORMS
 from engine.files.source_file import Bytes, SourceFile
 
@@ -152,6 +153,19 @@ class ReorderedBlocks:
         raw = self.tensor.read(start, stop)
         blocks = raw.reshape(len(raw), len(self.order), FORMS[self.form].row_bytes(self.block))
         return blocks[:, self.order].reshape(raw.shape)
+
+
+def reordered_blocks(name: str, tensor: SourceTensor, order: Order, block: int) -> ReorderedBlocks:
+    """The tensor called `name` with its columns moved in runs of `block`.
+
+    Raises UnsupportedError for a form whose blocks are wider than that, or whose rows are more than blocks.
+    """
+    form = FORMS.get(tensor.form)
+    if form is None or form.row_header or block % form.block:
+        raise UnsupportedError(
+            f"The columns of {name} would have to move in runs of {block}, which {tensor.form} does not allow."
+        )
+    return ReorderedBlocks(tensor, order, block)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Sparse upcycling: a dense llama model as a Mixture-of-Experts model that computes the same function.
 
 Every expert is the dense model's MLP with its intermediate values in an order of its own: blocks of 32 rows of gate and
-up, and the same blocks of down's columns, move together, so no weight changes by a bit in any codec. The router is
-random; its chosen weights add up to one, and all experts agree, so the output is the dense model's.
+up, and the same blocks of down's columns, move together, so no weight changes by a bit in any codec of such blocks. The
+router is random; its chosen weights add up to one, and all experts agree, so the output is the dense model's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from engine.base.errors import UnsupportedError, UsageError
 from engine.files.checkpoint import Checkpoint
-from engine.files.tensors import MemoryTensor, Order, ReorderedBlocks, ReorderedRows, SourceTensor
+from engine.files.tensors import MemoryTensor, Order, ReorderedRows, SourceTensor, reordered_blocks
 
 BLOCK = 32
 _MLP = re.compile(r"(model\.layers\.(\d+)\.)mlp\.(gate|up|down)_proj\.weight")
@@ -74,14 +74,14 @@ def _mixtral_tensors(tensors: Mapping[str, SourceTensor], settings: Upcycle) -> 
             raise UnsupportedError(f"The tensor {name} has a width of {width}, which is not whole blocks of {BLOCK}.")
         for expert in range(settings.experts):
             order = expert_order(settings.seed, layer, expert, width // BLOCK)
-            yield f"{prefix}experts.{expert}.{_MIXTRAL_NAME[kind]}.weight", _reordered(tensor, kind, order)
+            yield f"{prefix}experts.{expert}.{_MIXTRAL_NAME[kind]}.weight", _reordered(name, tensor, kind, order)
         if kind == "gate":
             yield f"{prefix}gate.weight", _router(settings, layer, tensor.shape[1])
 
 
-def _reordered(tensor: SourceTensor, kind: str, order: Order) -> SourceTensor:
+def _reordered(name: str, tensor: SourceTensor, kind: str, order: Order) -> SourceTensor:
     if kind == "down":
-        return ReorderedBlocks(tensor, order, BLOCK)
+        return reordered_blocks(name, tensor, order, BLOCK)
     rows = order[:, None] * BLOCK + np.arange(BLOCK)
     return ReorderedRows(tensor, rows.reshape(-1))
 

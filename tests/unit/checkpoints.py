@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
+from tests.bench.kquants import quantize
+
 Values = npt.NDArray[np.float32]
 
 MIXTRAL: dict[str, Any] = {
@@ -20,6 +22,8 @@ MIXTRAL: dict[str, Any] = {
     "num_local_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
     "max_position_embeddings": 512, "tie_word_embeddings": False, "sliding_window": None,
 }  # fmt: skip
+# the same, of whole blocks of 256
+WIDE_MIXTRAL = MIXTRAL | {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 1}
 
 
 def random_values(shape: tuple[int, ...], seed: int) -> Values:
@@ -96,7 +100,7 @@ def write_mixtral_gguf(
     config: Mapping[str, Any] = MIXTRAL,
     **metadata: str,
 ) -> Path:
-    """The same model as a llama-architecture GGUF file, experts fused, matrices quantised by the gguf package."""
+    """The same model as a llama-architecture GGUF file, experts fused, matrices quantised."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -118,7 +122,7 @@ def write_mixtral_gguf(
         if values.ndim == 1 or "gate_inp" in name:
             writer.add_tensor(name, values)
         else:
-            writer.add_tensor(name, gguf.quantize(values, quantization), raw_dtype=quantization)
+            writer.add_tensor(name, quantize(values, quantization), raw_dtype=quantization)
 
     outer = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm", "lm_head.weight": "output"}
     for name, short in outer.items():
