@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import UnsupportedError
-from engine.files.codecs import FORMS
+from engine.files.codecs import CODECS, FORMS
 from engine.files.source_file import Bytes, SourceFile
-from engine.files.tensors import IndexedTensor, SourceTensor
+from engine.files.tensors import IndexedTensor, SourceTensor, row_count
+from engine.files.transpose import transposed_form, transposed_rows
 from engine.spec.layout import Matrix, Piece, Vector
 
 _VALUE_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
@@ -20,8 +20,8 @@ _VALUE_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float1
 class Gather:
     """Reads pieces of `tensors`; that they are there and of the right shape was checked when the layout was made.
 
-    What is to be transposed for one piece is kept, since its rows are asked for a few at a time, and so are the matrices
-    of an expert whose rows are put in order.
+    What is to be transposed for one piece is kept, since its rows are asked for a few at a time, and so are the
+    matrices of an expert whose rows are put in order.
     """
 
     def __init__(self, tensors: Mapping[str, SourceTensor]) -> None:
@@ -30,15 +30,17 @@ class Gather:
         self._in_order: tuple[str, dict[tuple[Piece, ...], Bytes]] = ("", {})
 
     def form(self, matrix: Matrix) -> str:
-        """The form that all pieces of a matrix share. Raises UnsupportedError for mixed or unknown forms."""
-        forms = {self._tensors[piece.tensor].form for piece in matrix.pieces}
+        """The form of a matrix: the one of all its pieces. Raises UnsupportedError for mixed or unknown forms."""
+        forms = {self._piece_form(piece) for piece in matrix.pieces}
+        if forms == {"f32", "fp8"} and all(piece.transpose for piece in matrix.pieces):
+            return "f32"
         if len(forms) != 1:
             raise UnsupportedError(f"{matrix.name} would be made of tensors in {' and '.join(sorted(forms))}.")
         form = forms.pop()
         if form not in FORMS:
             raise UnsupportedError(
                 f"The tensor {matrix.pieces[0].tensor} is in {form}, which this release does not convert.",
-                f"Use a checkpoint in {', '.join(FORMS)}.",
+                f"Use a checkpoint in {', '.join(CODECS)}.",
             )
         return form
 
@@ -84,11 +86,13 @@ class Gather:
     def _rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
         runs = []
         base = 0
+        form = self.form(matrix) if matrix.pieces[0].transpose else ""
         for piece in matrix.pieces:
             count = self._piece_rows(piece)
             low, high = max(start, base), min(stop, base + count)
             if low < high:
-                runs.append(self._read(piece, low - base, high - base))
+                wanted = range(low - base, high - base)
+                runs.append(self._columns(piece, wanted, form) if piece.transpose else self._read(piece, wanted))
             base += count
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
 
@@ -123,25 +127,32 @@ class Gather:
         rows = self._tensor(piece).shape[-1 if piece.transpose else 0]
         return len(range(piece.start, piece.stop or rows, piece.step))
 
-    def _read(self, piece: Piece, start: int, stop: int) -> Bytes:
-        first, last = piece.start + start * piece.step, piece.start + (stop - 1) * piece.step
-        if not piece.transpose:
-            self._kept = None
-            raw = self._tensor(piece).read(first, last + 1)
-            return raw if piece.step == 1 else np.ascontiguousarray(raw[:: piece.step])
-        picked = self._untransposed(piece).T[first : last + 1 : piece.step]
-        return np.ascontiguousarray(picked).view(np.uint8)
-
-    def _untransposed(self, piece: Piece) -> npt.NDArray[np.generic]:
-        """The rows of a tensor that are the columns of a transposed piece, as opaque words."""
+    def _piece_form(self, piece: Piece) -> str:
         tensor = self._tensor(piece)
-        start, stop = piece.col_start, piece.col_stop or math.prod(tensor.shape[:-1])
-        key = (piece.tensor, piece.index, start, stop)
+        if not piece.transpose:
+            return tensor.form
+        return transposed_form(piece.tensor, tensor, *self._columns_of(piece))
+
+    def _columns_of(self, piece: Piece) -> tuple[int, int]:
+        """The rows of its tensor that are the columns of a transposed piece."""
+        return piece.col_start, piece.col_stop or row_count(self._tensor(piece))
+
+    def _read(self, piece: Piece, wanted: range) -> Bytes:
+        """Raw rows of a piece."""
+        self._kept = None
+        first, last = piece.start + wanted[0] * piece.step, piece.start + wanted[-1] * piece.step
+        raw = self._tensor(piece).read(first, last + 1)
+        return raw if piece.step == 1 else np.ascontiguousarray(raw[:: piece.step])
+
+    def _columns(self, piece: Piece, wanted: range, form: str) -> Bytes:
+        """Rows of a transposed piece, raw rows of `form`."""
+        tensor, columns = self._tensor(piece), self._columns_of(piece)
+        key = (piece.tensor, piece.index, *columns)
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # not two at once
-            self._kept = (key, tensor.read(start, stop))
-        word = np.dtype(f"<u{FORMS[tensor.form].row_bytes(1)}")
-        return self._kept[1].view(word)
+            self._kept = (key, tensor.read(*columns))
+        picked = range(piece.start + wanted[0] * piece.step, piece.start + wanted[-1] * piece.step + 1, piece.step)
+        return transposed_rows(self._kept[1], tensor.form, tensor.shape[-1], form, picked)
 
 
 def _slice(start: int, stop: int, step: int, size: int) -> slice:

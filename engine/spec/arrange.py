@@ -14,7 +14,7 @@ from engine.spec.schema import Moe, Spec
 from engine.spec.tensors import Wanted, expert_tensors, layer_tensors, outer_tensors, tensor_name
 
 MOST_NEXT_TOKEN_LAYERS = 4
-FLOAT_CODECS = frozenset({"f32", "f16", "bf16"})
+TRANSPOSABLE = frozenset({"f32", "f16", "bf16", "fp8"})
 Tensors = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> codec and shape, as the checkpoint has them
 
 
@@ -167,10 +167,10 @@ class _Plan:
 
     def _check_transposable(self, tensor: str) -> None:
         codec = self.tensors[tensor][0]
-        if codec not in FLOAT_CODECS:
+        if codec not in TRANSPOSABLE:
             raise UnsupportedError(
-                f"The tensor {tensor} is in {codec}, and has to be transposed, which only f32, f16 and bf16 can be.",
-                "Use a checkpoint that keeps this tensor in one of these.",
+                f"The tensor {tensor} is in {codec}, and has to be transposed, which it cannot be.",
+                f"Use a checkpoint that keeps it in {', '.join(sorted(TRANSPOSABLE))}.",
             )
 
 

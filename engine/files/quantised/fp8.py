@@ -74,6 +74,11 @@ class Fp8Tensor:
     def files(self) -> tuple[SourceFile, ...]:
         return files_of(self.weight, self.grid.tensor)
 
+    def one_scale_a_run(self, start: int, stop: int, run: int) -> bool:
+        """Whether the rows of every run of `run` rows, from row `start` of an index on, have the same scales."""
+        firsts = range(start, stop, run)
+        return all(row // self.grid.block_rows == (min(row + run, stop) - 1) // self.grid.block_rows for row in firsts)
+
     def read(self, start: int, stop: int) -> Bytes:
         cols = self.shape[-1]
         block, size = (FP8_BLOCK, 4) if self.form == "fp8" else (MXFP8_BLOCK, 1)
