@@ -55,6 +55,8 @@ ENDINGS = (
     Ending("_weight_scale_2", "scale_2", of=""),
     Ending("_weight_scale", "scale", of=""),
     Ending("_weight_global_scale", "global_scale", of=""),
+    Ending("_weight_zero_point", "zero_point", of=""),
+    Ending("_weight_shape", "shape", of=""),
     Ending("_scale_inv", "scale", of=""),
     Ending("_scale_2", "scale_2", of="", beside=""),
     Ending("_scale", "scale", of="", beside=""),

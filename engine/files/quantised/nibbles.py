@@ -55,6 +55,6 @@ def transpose_nibbles(words: Words) -> None:
 
 def take_columns(pairs: Bytes, order: Order) -> Bytes:
     """Pairs of columns [rows, n / 2], the first in the low nibble; column i becomes what column `order[i]` was."""
-    values = np.stack((pairs & 15, pairs >> 4), axis=-1).reshape(len(pairs), -1)[:, order]
+    values = np.stack((pairs & 15, pairs >> 4), axis=-1).reshape(len(pairs), -1).take(order, axis=1)
     moved: Bytes = values[:, 0::2] | values[:, 1::2] << 4
     return moved

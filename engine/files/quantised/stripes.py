@@ -82,11 +82,21 @@ class StripedCodes:
         self._kept: tuple[int, Bytes] | None = None
 
     def read(self, start: int, stop: int) -> Bytes:
-        base, codes = self._kept or (0, None)
-        if codes is None or not base <= start <= stop <= base + len(codes):
+        parts: list[Bytes] = []
+        while start < stop:
+            base, codes = self._stripe(start)
+            parts.append(codes[start - base : stop - base])
+            start += len(parts[-1])
+            if start == base + len(codes):
+                self._kept = None
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _stripe(self, row: int) -> tuple[int, Bytes]:
+        """The stripe that holds a row, and its first row."""
+        if self._kept is None or not self._kept[0] <= row < self._kept[0] + len(self._kept[1]):
             self._kept = None  # not two at once
-            first, last = start // self._unit, -(-stop // self._unit)
-            last = min(max(last, first + self._wide), self._tensor.shape[1])
-            base, codes = first * self._unit, self._decode(read_columns(self._tensor, first, last).view(np.uint32))
-        self._kept = None if stop == base + len(codes) else (base, codes)
-        return codes[start - base : stop - base]
+            first = row // self._unit
+            last = min(first + self._wide, self._tensor.shape[1])
+            words = read_columns(self._tensor, first, last).view(np.uint32)
+            self._kept = (first * self._unit, self._decode(words))
+        return self._kept
