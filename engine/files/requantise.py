@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from engine.base.errors import CorruptFileError, UsageError
+from engine.base.errors import UsageError
 from engine.files.codecs import CODECS, FORMS
 from engine.files.converted import Loss
 from engine.files.source_file import Bytes
@@ -32,21 +32,15 @@ class Requantiser:
     def encode(self, tensor: str, form: str, raw: Bytes, cols: int, codec: str) -> Bytes:
         """Raw rows of `form`, which belong to `tensor`, as raw rows of the form of `codec`.
 
-        Errors: ValueError for a scale that is no finite number, CorruptFileError for a value that is none.
+        Raises ValueError, with row and block, for a value or a scale that is not finite or too large for the codec.
         """
         from engine import _native
 
         values = _values(form, raw, cols)
-        weight = _sum_of_squares(values)
-        if not np.isfinite(weight):
-            raise CorruptFileError(
-                f"The tensor {tensor} holds a value that is no finite number, which {codec} cannot hold.",
-                "Fetch it again; if it is so in the original, convert without another codec for the experts.",
-            )
         encoded = _native.encode_rows(codec, values)
-        error = _sum_of_squares(_values(codec, encoded, cols).astype(np.float64) - values)
-        before = self._squares.get(tensor, (0.0, 0.0))
-        self._squares[tensor] = (before[0] + error, before[1] + weight)
+        error, weight = self._squares.get(tensor, (0.0, 0.0))
+        error += _sum_of_squares(_values(codec, encoded, cols).astype(np.float64) - values)
+        self._squares[tensor] = (error, weight + _sum_of_squares(values))
         return encoded
 
     def take_loss(self) -> Loss | None:
