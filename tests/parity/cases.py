@@ -155,3 +155,18 @@ CASES = (
     Case("gpt_oss", "gpt_oss", {**HEAD, **LOCAL_EIGHT, **GPT_OSS}),
     Case("gpt_oss-odd", "gpt_oss", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **GPT_OSS, "rope_parameters": THETA}),
 )
+
+# Models that are quantised: two layers, six experts, and blocks of 32 everywhere; in qwen3_moe some matrices are whole
+# blocks of 128 x 128 and some are not.
+QUANTISED = {"num_hidden_layers": 2, "hidden_size": 128, "head_dim": 32, "num_experts_per_tok": 2}
+QUANTISED_CASES = {
+    "qwen3_moe": Case(
+        "qwen3_moe-quantised",
+        "qwen3_moe",
+        {**QUANTISED, **QWEN_MOE, "hidden_size": 256, "num_experts": 6, "moe_intermediate_size": 128},
+    ),
+    "mixtral": Case("mixtral-quantised", "mixtral", {**QUANTISED, "num_local_experts": 6, "sliding_window": None}),
+    "gpt_oss": Case(
+        "gpt_oss-quantised", "gpt_oss", {**QUANTISED, **GPT_OSS, "num_local_experts": 6, "intermediate_size": 96}
+    ),
+}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.files.codecs import CODECS
 from engine.files.convert import convert
 from engine.files.ftw import Ftw, open_model
 from engine.program.lower import lower
@@ -17,10 +18,11 @@ from engine.spec.schema import Spec
 from tests.bench.random_moe import Codecs, random_moe
 from tests.bench.shapes import Shape
 
-from .cases import Case
+from .cases import QUANTISED_CASES, Case
 from .codecs_numpy import pack_for_conversion, unpack
 from .layout_weights import LayoutWeights
 from .tiny import Truth, build, open_truth
+from .vendors import VENDORS, quantise_folder
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,24 @@ def prepare(case: Case, folder: Path) -> Prepared:
 
 
 def prepare_quantised(family: str, codec: str, folder: Path) -> Prepared:
-    """A model whose experts are in `codec`: the GGUF file is converted, its values go to transformers as f32."""
-    shape = Shape(layers=2, hidden=96, heads=4, kv_heads=2, head_dim=32, experts=6, top_k=2, intermediate=64, vocab=160)
-    checkpoint, file, converted = folder / "checkpoint", folder / "model.gguf", folder / "converted"
-    random_moe(family, shape, Codecs(experts=codec), hf=checkpoint, gguf_file=file, tokenizer=False)
-    convert(file, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
+    """A model whose experts are in `codec`, converted; the values that it decodes to go to transformers as f32.
+
+    It comes from a vendor's library where VENDORS has one, else out of a GGUF file.
+    """
+    checkpoint, converted = folder / "checkpoint", folder / "converted"
+    if (family, codec) in VENDORS:
+        source = folder / "quantised"
+        build(QUANTISED_CASES[family], checkpoint)
+        quantise_folder(VENDORS[family, codec], checkpoint, source)
+    else:
+        source = folder / "model.gguf"
+        whole = CODECS[codec].cols_unit > 32  # blocks that hidden states are cut into
+        shape = Shape(
+            layers=2, hidden=256 if whole else 96, heads=4, kv_heads=2, head_dim=32, experts=6, top_k=2,
+            intermediate=256 if whole else 64, vocab=160,
+        )  # fmt: skip
+        random_moe(family, shape, Codecs(experts=codec), hf=checkpoint, gguf_file=source, tokenizer=False)
+    convert(source, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
     return Prepared(checkpoint, open_truth(checkpoint), LayoutWeights(checkpoint), open_model(converted))
 
 

@@ -1,4 +1,4 @@
-"""Models with experts in integer codecs, out of GGUF files, against their dequantised twins in transformers."""
+"""Models with quantised experts, from GGUF files and vendors' libraries, against dequantised twins in transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_reference_agrees_with_the_dequantised_twin(
     quantised_models: QuantisedModels, family: str, codec: str
 ) -> None:
     model = quantised_models(family, codec)
-    fields = {field.name: field.shape.codec for field in model.ftw.banks[0].fields}
+    fields = {field.name: field.shape.codec for field in model.ftw.banks[0].fields if not field.shape.vector}
     assert fields == {"gate_up": codec, "down": codec}
     worst = max(differences(model.reference(), model.truth), key=lambda found: found.share)
     assert worst.share <= TOLERANCE, worst

@@ -212,7 +212,7 @@ def test_a_quantised_latent_key_is_refused_by_name() -> None:
     name = LAYER + "self_attn.kv_b_proj.weight"
     with pytest.raises(UnsupportedError, match="kv_b_proj") as caught:
         resolve(DEEPSEEK, DEEPSEEK_TENSORS | {name: ("q4_0", (44, 8))})
-    assert "bf16" in caught.value.message
+    assert "bf16" in caught.value.remedy
 
 
 # --- heads

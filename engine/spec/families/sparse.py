@@ -31,7 +31,7 @@ NORMALIZE = key("norm_topk_prob", default=False)
 STEP = key("decoder_sparse_step", default=1)
 DENSE_LAYERS = key("mlp_only_layers", default=())
 
-IN_GGUF = ("f32", "q4_0", "q4_1", "q8_0", "mxfp4")
+IN_GGUF = ("f32", "q4_0", "q4_1", "q8_0", "mxfp4", "q4_k", "q5_k", "q6_k", "iq4_nl")
 
 QWEN2_MOE = Family(
     name="qwen2_moe",
@@ -68,7 +68,7 @@ QWEN3_MOE = Family(
         step=STEP,
         dense_layers=DENSE_LAYERS,
     ),
-    tested=IN_GGUF,
+    tested=(*IN_GGUF, "fp8", "mxfp8", "nvfp4"),
 )
 
 MIXTRAL = Family(
@@ -79,7 +79,7 @@ MIXTRAL = Family(
     moe=MoeRule(count=COUNT, top_k=TOP_K, width=key("intermediate_size"), normalize=True),
     dense_width=None,
     norm_eps=key("rms_norm_eps", default=1e-5),
-    tested=IN_GGUF,
+    tested=(*IN_GGUF, "nvfp4"),
 )
 
 OLMOE = Family(
@@ -132,6 +132,7 @@ GPT_OSS = Family(
     ),
     dense_width=None,
     norm_eps=key("rms_norm_eps", default=1e-5),
+    tested=("f32", "mxfp4"),
 )
 
 SPARSE_FAMILIES = (QWEN2_MOE, QWEN3_MOE, MIXTRAL, OLMOE, GRANITE_MOE, GPT_OSS)
