@@ -5,139 +5,179 @@ A matrix [rows, cols] becomes tiles of 16 rows; a tile is one stream of bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
-Floats = NDArray[np.float32]
+from .blocks_numpy import (
+    BLOCK,
+    CODINGS,
+    EIGHT_BIT_FLOATS,
+    FLOATS,
+    Blocks,
+    Bytes,
+    Floats,
+    plain_values,
+    read_form,
+    values,
+)
 
-TILE, BLOCK, SCALE_LINE = 16, 32, 64
-E2M1 = np.asarray([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32) / 2
-
-
-@dataclass(frozen=True)
-class Coding:
-    """One row of the table: bytes of scales a row and block, blocks a group, bits a code, bytes of a raw block."""
-
-    scale_bytes: int
-    group: int
-    bits: int
-    raw_bytes: int
+TILE, LINE = 16, 64
 
 
-CODINGS = {
-    "q4_0": Coding(2, 2, 4, 18),
-    "q4_1": Coding(4, 1, 4, 20),
-    "q8_0": Coding(2, 2, 8, 34),
-    "mxfp4": Coding(1, 4, 4, 17),
-}
-FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
-
-
-def pack(codec: str, raw: Bytes, cols: int) -> Bytes:
-    """Raw rows [rows, bytes a row], ggml's block formats or plain values, to tiles [tiles, bytes a tile]."""
+def pack(form: str, raw: Bytes, cols: int) -> Bytes:
+    """Raw rows [rows, bytes a row] of a form to tiles [tiles, bytes a tile]."""
     tiles = -(-len(raw) // TILE)
-    padded = np.tile(_zero_row(codec, raw.shape[1]), (tiles * TILE, 1))
-    padded[: len(raw)] = raw
-    return np.stack([_pack_tile(codec, cols, tile) for tile in padded.reshape(tiles, TILE, -1)])
+    if form in FLOATS:
+        words = np.zeros((tiles * TILE, -(-cols // 4) * 4, FLOATS[form]), np.uint8)
+        words[: len(raw), :cols] = raw.reshape(len(raw), cols, -1)
+        return words.reshape(tiles, TILE, -1, FLOATS[form]).swapaxes(1, 2).reshape(tiles, -1)
+    blocks = read_form(form, raw, cols)
+    return np.stack([_write_tile(blocks, start) for start in range(0, len(raw), TILE)])
 
 
 def unpack(codec: str, rows: int, cols: int, packed: Bytes) -> Floats:
     """Tiles to values [rows, cols]."""
-    tiles = -(-rows // TILE)
-    streams = np.frombuffer(packed, np.uint8).reshape(tiles, -1)
-    return np.concatenate([_unpack_tile(codec, cols, stream) for stream in streams])[:rows]
-
-
-def _zero_row(codec: str, row_bytes: int) -> Bytes:
-    """A raw row of weights that are zero, codes included, with scales of zero."""
-    row = np.zeros(row_bytes, np.uint8)
-    if codec == "q4_0":
-        row.reshape(-1, CODINGS[codec].raw_bytes)[:, CODINGS[codec].scale_bytes :] = 0x88
-    return row
-
-
-def _pack_tile(codec: str, cols: int, tile: Bytes) -> Bytes:
     if codec in FLOATS:
-        size = FLOATS[codec]
-        values = np.zeros((TILE, -(-cols // 4) * 4, size), np.uint8)
-        values[:, :cols] = tile.reshape(TILE, cols, size)
-        return values.swapaxes(0, 1).reshape(-1)
-    coding, blocks = CODINGS[codec], cols // BLOCK
-    raw = tile.reshape(TILE, blocks, coding.raw_bytes)
-    scales, codes = raw[..., : coding.scale_bytes], _codes(codec, raw[..., coding.scale_bytes :])
-    stream = []
-    for start in range(0, blocks, coding.group):
-        group = range(start, min(start + coding.group, blocks))
-        line = np.zeros(SCALE_LINE, np.uint8)
-        for place, block in enumerate(group):
-            at = place * coding.scale_bytes * TILE
-            line[at : at + coding.scale_bytes * TILE] = scales[:, block].reshape(-1)
-        stream.append(line)
-        stream += [_pack_codes(coding.bits, codes[:, block]) for block in group]
+        words = np.frombuffer(packed, np.uint8).reshape(-(-rows // TILE), -1, TILE, FLOATS[codec])[:, :cols]
+        return plain_values(codec, words.swapaxes(1, 2).reshape(-1, cols, FLOATS[codec])[:rows])
+    return values(read_tiles(codec, rows, cols, packed))
+
+
+def pack_for_conversion(form: str, raw: Bytes, cols: int, out: Bytes, stride: int) -> None:
+    """`pack` in the form that `engine.files.packing.Pack` describes: tile i goes to byte i * stride of `out`."""
+    for tile, stream in enumerate(pack(form, raw, cols)):
+        out[tile * stride : tile * stride + len(stream)] = stream
+
+
+# --- writing
+
+
+def _sixteen(rows: Bytes, start: int, fill: int = 0) -> Bytes:
+    """Rows start .. start + 16 of an array, the missing ones filled."""
+    found = rows[start : start + TILE]
+    out = np.full((TILE, *rows.shape[1:]), fill, rows.dtype)
+    out[: len(found)] = found
+    return out
+
+
+def _write_tile(blocks: Blocks, start: int) -> Bytes:
+    coding = CODINGS[blocks.codec]
+    codes = _sixteen(blocks.codes, start, coding.zero)
+    own, shared = _sixteen(blocks.own, start), _sixteen(blocks.shared, start)
+    stream: list[Bytes] = []
+    if coding.factors:
+        factors = _sixteen(blocks.factors, start) * np.float32(128 if blocks.codec == "nvfp4" else 1)
+        stream.append(factors.view(np.uint8))
+    width = coding.block * coding.group
+    for group, column in enumerate(range(0, codes.shape[1], width)):
+        of_group = own[:, group * coding.group : (group + 1) * coding.group]
+        stream.append(_write_header(blocks.codec, of_group, shared[:, group] if coding.shared else None))
+        for first in range(column, min(column + width, codes.shape[1]), coding.block):
+            stream.append(_write_codes(blocks.codec, codes[:, first : first + coding.block]))
     return np.concatenate(stream)
 
 
-def _codes(codec: str, quants: Bytes) -> Bytes:
-    """Unsigned codes [..., 32] of raw blocks: ggml keeps the first half in low nibbles, the second in high ones."""
+def _write_header(codec: str, own: Bytes, shared: Bytes | None) -> Bytes:
+    coding = CODINGS[codec]
+    header = np.zeros(coding.lines * LINE, np.uint8)
+    if codec == "int4_128z" and shared is not None:
+        header[:32], header[32:48] = shared[:, :2].reshape(-1), shared[:, 2]
+        return header
+    if shared is not None:
+        words = np.zeros((TILE, 4), np.uint8)
+        words[:, : coding.shared] = shared
+        header[:LINE] = words.reshape(-1)
+    scales = own.swapaxes(0, 1).reshape(-1)
+    at = LINE if shared is not None else 0
+    header[at : at + scales.size] = scales
+    return header
+
+
+def _write_codes(codec: str, codes: Bytes) -> Bytes:
+    """Codes [16, columns of a block] to lines."""
+    if codec in EIGHT_BIT_FLOATS:
+        padded = np.zeros((TILE, -(-codes.shape[1] // 4) * 4), np.uint8)
+        padded[:, : codes.shape[1]] = codes
+        runs = padded.reshape(TILE, -1, 2, 2)  # row, run, first or second column of a word, word
+        return runs.transpose(1, 3, 0, 2).reshape(-1)
     if codec == "q8_0":
-        return (quants.view(np.int8).astype(np.int16) + 128).astype(np.uint8)
-    return np.concatenate([quants & 15, quants >> 4], -1)
-
-
-def _pack_codes(bits: int, codes: Bytes) -> Bytes:
-    """Codes [16, 32] to lines of 16 dwords, one a row."""
-    if bits == 8:
         return codes.reshape(TILE, 8, 4).swapaxes(0, 1).reshape(-1)
     runs = codes.reshape(TILE, 4, 2, 4)  # row, line, low or high nibble, byte
-    return (runs[:, :, 0] | runs[:, :, 1] << 4).swapaxes(0, 1).reshape(-1)
+    low = runs & 15
+    lines = [(low[:, :, 0] | low[:, :, 1] << 4).swapaxes(0, 1).reshape(-1)]
+    parts = (codes >> 4).reshape(TILE, 8, 4)
+    if codec == "q5_k":
+        lines.append(np.bitwise_or.reduce(parts << np.arange(8, dtype=np.uint8)[:, None], 1).reshape(-1))
+    if codec == "q6_k":
+        pairs = parts.reshape(TILE, 2, 4, 4) << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+        lines.append(np.bitwise_or.reduce(pairs, 2).swapaxes(0, 1).reshape(-1))
+    return np.concatenate(lines)
 
 
-def _unpack_tile(codec: str, cols: int, stream: Bytes) -> Floats:
-    if codec in FLOATS:
-        values = stream.reshape(-1, TILE, FLOATS[codec])[:cols].swapaxes(0, 1)
-        return _plain(codec, np.ascontiguousarray(values))
-    coding, blocks = CODINGS[codec], cols // BLOCK
-    out = np.empty((TILE, blocks, BLOCK), np.float32)
-    at = 0
-    for block in range(blocks):
-        place = block % coding.group
+# --- reading
+
+
+class _Stream:
+    def __init__(self, data: Bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, size: int) -> Bytes:
+        taken = self._data[self._at : self._at + size]
+        self._at += size
+        assert len(taken) == size, "the tile is short"
+        return taken
+
+    @property
+    def empty(self) -> bool:
+        return self._at == len(self._data)
+
+
+def read_tiles(codec: str, rows: int, cols: int, packed: Bytes) -> Blocks:
+    """The codes and scales of a packed matrix."""
+    streams = np.frombuffer(packed, np.uint8).reshape(-(-rows // TILE), -1)
+    tiles = [_read_tile(codec, cols, _Stream(stream)) for stream in streams]
+    codes, own, shared, factors = (np.concatenate(parts)[:rows] for parts in zip(*tiles, strict=True))
+    if codec == "nvfp4":
+        factors = factors / np.float32(128)
+    return Blocks(codec, codes, own, shared, factors)
+
+
+def _read_tile(codec: str, cols: int, stream: _Stream) -> tuple[Bytes, Bytes, Bytes, Floats]:
+    coding = CODINGS[codec]
+    factors = stream.take(LINE).view(np.float32) if coding.factors else np.ones(TILE, np.float32)
+    own, shared, codes = [], [], []
+    for column in range(0, cols, coding.block):
+        place = column // coding.block % coding.group
         if place == 0:
-            line, at = stream[at : at + SCALE_LINE], at + SCALE_LINE
-        lead = place * coding.scale_bytes * TILE
-        scales = line[lead : lead + coding.scale_bytes * TILE].reshape(TILE, coding.scale_bytes)
-        size = TILE * BLOCK * coding.bits // 8
-        out[:, block] = _weights(codec, scales, _unpack_codes(coding.bits, stream[at : at + size]))
-        at += size
-    return out.reshape(TILE, cols)
+            header = stream.take(coding.lines * LINE)
+            shared.append(_read_shared(codec, header))
+        at = (LINE if coding.shared else 0) + place * coding.own * TILE
+        own.append(header[at : at + coding.own * TILE].reshape(TILE, coding.own))
+        width = min(coding.block, cols - column)
+        codes.append(_read_codes(codec, stream, width))
+    assert stream.empty, "the tile is long"
+    return np.concatenate(codes, 1), np.stack(own, 1), np.stack(shared, 1), factors
 
 
-def _unpack_codes(bits: int, lines: Bytes) -> Bytes:
-    dwords = lines.reshape(-1, TILE, 4)
-    if bits == 8:
-        return dwords.swapaxes(0, 1).reshape(TILE, BLOCK)
-    return np.stack([dwords & 15, dwords >> 4], 2).transpose(1, 0, 2, 3).reshape(TILE, BLOCK)
+def _read_shared(codec: str, header: Bytes) -> Bytes:
+    """What a group's rows share, [16, bytes]."""
+    if codec == "int4_128z":
+        return np.concatenate([header[:32].reshape(TILE, 2), header[32:48, None]], 1)
+    return header[:LINE].reshape(TILE, 4)[:, : CODINGS[codec].shared]
 
 
-def _weights(codec: str, scales: Bytes, codes: Bytes) -> Floats:
-    """Scales [16, bytes] and codes [16, 32] to weights."""
-    if codec == "mxfp4":
-        return E2M1[codes] * np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
-    halves = np.ascontiguousarray(scales).view(np.float16).astype(np.float32)
-    if codec == "q4_1":
-        return halves[:, :1] * codes + halves[:, 1:]
-    return halves * (codes.astype(np.float32) - (8 if codec == "q4_0" else 128))
-
-
-def _plain(codec: str, values: Bytes) -> Floats:
-    if codec == "bf16":
-        return (values.view(np.uint16)[..., 0].astype(np.uint32) << 16).view(np.float32)
-    return values.view(np.float32 if codec == "f32" else np.float16)[..., 0].astype(np.float32)
-
-
-def pack_for_conversion(codec: str, raw: Bytes, cols: int, out: Bytes, stride: int) -> None:
-    """`pack` in the form that `engine.files.packing.Pack` describes: tile i goes to byte i * stride of `out`."""
-    for tile, stream in enumerate(pack(codec, raw, cols)):
-        out[tile * stride : tile * stride + len(stream)] = stream
+def _read_codes(codec: str, stream: _Stream, width: int) -> Bytes:
+    """Codes [16, width] of a block."""
+    if codec in EIGHT_BIT_FLOATS:
+        runs = stream.take(-(-width // 4) * LINE).reshape(-1, 2, TILE, 2)  # run, word, row, column of the word
+        return runs.transpose(2, 0, 3, 1).reshape(TILE, -1)[:, :width]
+    if codec == "q8_0":
+        return stream.take(8 * LINE).reshape(8, TILE, 4).swapaxes(0, 1).reshape(TILE, BLOCK)
+    dwords = stream.take(4 * LINE).reshape(4, TILE, 4)
+    codes = np.stack([dwords & 15, dwords >> 4], 2).transpose(1, 0, 2, 3).reshape(TILE, 8, 4)
+    if codec == "q5_k":
+        line = stream.take(LINE).reshape(TILE, 1, 4)
+        codes = codes | (line >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+    if codec == "q6_k":
+        lines = stream.take(2 * LINE).reshape(2, TILE, 1, 4).swapaxes(0, 1)
+        codes = codes | (lines >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(TILE, 8, 4) << 4
+    return codes.reshape(TILE, BLOCK)

@@ -13,11 +13,9 @@ from engine.files.ftw import open_model
 
 from .cases import CASES
 from .check import TOLERANCE, Floats, agrees, differences, greedy, in_chunks, truth_of
-from .codecs_numpy import CODINGS, FLOATS, pack, unpack
 from .conftest import Models, QuantisedModels
 from .prepare import native, no_tokenizer, reference
 from .sabotage import SPEC_CHANGES
-from .test_codecs import SHAPES, raw_rows
 from .test_quantised import EACH
 
 NAMES = [case.name for case in CASES]
@@ -96,20 +94,6 @@ def test_integer_codecs_give_the_same_bits_in_chunks(
     for sizes in ([1], [7, 1, 16, 5]):
         assert_same_bits(in_chunks(executor, model.truth.prompt, sizes), whole)
     assert_same_bits(in_chunks(native(model.ftw, isa="scalar", threads=1), model.truth.prompt, [11]), whole)
-
-
-# --- the packed form, against the numpy twin
-
-
-@pytest.mark.parametrize("codec", [*CODINGS, *FLOATS])
-@pytest.mark.parametrize(("rows", "cols"), SHAPES)
-def test_packing_is_that_of_the_twin(codec: str, rows: int, cols: int) -> None:
-    raw, _ = raw_rows(codec, rows, cols)
-    expected = pack(codec, raw, cols)
-    out = np.zeros(_native.packed_bytes(codec, rows, cols), np.uint8)
-    _native.pack_rows(codec, raw, cols, out, expected.shape[1])
-    np.testing.assert_array_equal(out, expected.reshape(-1))
-    np.testing.assert_array_equal(_native.unpack(codec, rows, cols, out), unpack(codec, rows, cols, expected))
 
 
 def test_a_conversion_by_the_native_packer_has_the_same_bytes(models: Models, tmp_path: Path) -> None:

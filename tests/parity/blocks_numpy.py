@@ -1,0 +1,225 @@
+"""Raw forms in numpy: what docs/numerics.md says of them, read a second time, and the weights that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+BLOCK = 32
+E2M1 = np.asarray([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int32)  # doubled
+IQ4_NL = np.asarray([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int32)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """A codec of codes under scales: `block` weights, `group` blocks under a header of `lines` lines.
+
+    The header has `shared` bytes a row first, then `own` bytes a row and block; the first are packed end to end, the
+    others begin at a line if there are both. `bits` of a code; `zero` is the code of a zero weight.
+    """
+
+    block: int
+    group: int
+    lines: int
+    shared: int
+    own: int
+    bits: int
+    zero: int = 0
+    factors: bool = False
+
+
+CODINGS = {
+    "q4_0": Coding(32, 2, 1, 0, 2, 4, 8),
+    "q4_1": Coding(32, 1, 1, 0, 4, 4),
+    "q8_0": Coding(32, 2, 1, 0, 2, 8, 128),
+    "mxfp4": Coding(32, 4, 1, 0, 1, 4),
+    "iq4_nl": Coding(32, 2, 1, 0, 2, 4),
+    "q4_k": Coding(32, 8, 5, 4, 2, 4),
+    "q5_k": Coding(32, 8, 5, 4, 2, 5),
+    "q6_k": Coding(32, 8, 5, 2, 2, 6, 32),
+    "nvfp4": Coding(32, 2, 1, 0, 2, 4, factors=True),
+    "int4_32": Coding(32, 2, 1, 0, 2, 4, 8, factors=True),
+    "int4_32z": Coding(32, 1, 1, 0, 4, 4, factors=True),
+    "int4_128z": Coding(32, 4, 1, 3, 0, 4, factors=True),
+    "fp8": Coding(128, 1, 1, 0, 4, 8),
+    "mxfp8": Coding(32, 4, 1, 0, 1, 8),
+}
+EIGHT_BIT_FLOATS = {"fp8", "mxfp8"}
+FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
+FORMS = {**{name: name for name in (*CODINGS, *FLOATS)}, "mxfp4_pairs": "mxfp4"}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of codes: `codes` [rows, cols] unsigned, `own` [rows, blocks, bytes], `shared` [rows, groups, bytes].
+
+    `shared` of q4_k and q5_k are d and dmin, `own` the unpacked scale and minimum; of int4_128z `shared` are the fp16
+    scale and the zero point. `factors` [rows] are the f32 of the row, as the checkpoint has them.
+    """
+
+    codec: str
+    codes: Bytes
+    own: Bytes
+    shared: Bytes
+    factors: Floats
+
+
+def read_form(form: str, raw: Bytes, cols: int) -> Blocks:
+    """Raw rows [rows, bytes a row] of any form but plain values."""
+    rows, codec = len(raw), FORMS[form]
+    factors = np.ones(rows, np.float32)
+    if CODINGS[codec].factors:
+        factors, raw = raw[:, :4].copy().view(np.float32)[:, 0], raw[:, 4:]
+    none = np.zeros((rows, 1, 0), np.uint8)
+    if codec in ("q4_k", "q5_k"):
+        blocks = raw.reshape(rows, cols // 256, -1)
+        return Blocks(codec, _k_codes(codec, blocks), _six_bits(blocks[..., 4:16]), blocks[..., :4], factors)
+    if codec == "q6_k":
+        blocks = raw.reshape(rows, cols // 256, -1)
+        return Blocks(
+            codec, _k_codes(codec, blocks), blocks[..., 192:208].reshape(rows, -1, 2), blocks[..., 208:], factors
+        )
+    if codec == "int4_128z":
+        scales, codes = _cut(raw, cols, 128, 4, 4)
+        return Blocks(codec, codes, np.zeros((rows, cols // 32, 0), np.uint8), scales[..., :3], factors)
+    coding = CODINGS[codec]
+    scales, codes = _cut(raw, cols, coding.block, coding.own, coding.bits, split=form in _SPLIT)
+    if codec == "q8_0":
+        codes = codes ^ 0x80
+    return Blocks(codec, codes, scales, none, factors)
+
+
+_SPLIT = {"q4_0", "q4_1", "mxfp4", "iq4_nl"}  # ggml: the first half of a block in low nibbles, the second in high ones
+
+
+def _cut(raw: Bytes, cols: int, block: int, scale: int, bits: int, split: bool = False) -> tuple[Bytes, Bytes]:
+    """Scales [rows, blocks, bytes] and codes [rows, cols] of blocks, the last of which may be shorter."""
+    scales, codes, at = [], [], 0
+    for start in range(0, cols, block):
+        size = min(block, cols - start) * bits // 8
+        scales.append(raw[:, at : at + scale])
+        packed = raw[:, at + scale : at + scale + size]
+        if bits == 8:
+            codes.append(packed)
+        elif split:
+            codes.append(np.concatenate([packed & 15, packed >> 4], 1))
+        else:
+            codes.append(np.stack([packed & 15, packed >> 4], 2).reshape(len(raw), -1))
+        at += scale + size
+    return np.stack(scales, 1), np.concatenate(codes, 1)
+
+
+def _k_codes(codec: str, blocks: Bytes) -> Bytes:
+    """Codes [rows, cols] of ggml's blocks of 256, [rows, blocks, bytes]."""
+    rows = len(blocks)
+    if codec == "q6_k":
+        low = blocks[..., :128].reshape(rows, -1, 2, 64)  # half of the block, low and high nibbles in turn
+        low = np.stack([low & 15, low >> 4], 3).reshape(rows, -1, 2, 4, 32)
+        high = blocks[..., 128:192].reshape(rows, -1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
+        return (low | high << 4).reshape(rows, -1)
+    low = blocks[..., -128:].reshape(rows, -1, 4, 32)
+    codes = np.stack([low & 15, low >> 4], 3).reshape(rows, -1, 8, 32)
+    if codec == "q5_k":
+        codes = codes | (blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+    return codes.reshape(rows, -1)
+
+
+def _six_bits(packed: Bytes) -> Bytes:
+    """Scale and minimum [rows, blocks of 32, 2] out of twelve bytes [rows, blocks of 256, 12]."""
+    first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    scale = np.concatenate([first & 63, third & 15 | first >> 6 << 4], -1)
+    minimum = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], -1)
+    return np.stack([scale, minimum], -1).reshape(len(packed), -1, 2)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Weights as the products take them: `(scale * number + minimum) * post`.
+
+    `numbers` [rows, cols]; `scales` [rows, blocks, 1 or 2], two where the halves of a block have their own; `minimum`
+    [rows, blocks] or None; `post` [rows].
+    """
+
+    numbers: NDArray[np.float64]
+    scales: Floats
+    minimum: Floats | None
+    post: Floats
+
+
+def terms(blocks: Blocks) -> Terms:
+    """The numbers behind codes and scales. nvfp4, fp8, mxfp8: scale or number is 2^-8 of itself, fp4 codes doubled."""
+    codec, rows = blocks.codec, len(blocks.codes)
+    numbers, minimum, post = blocks.codes.astype(np.float64), None, blocks.factors
+    if codec in ("mxfp4", "mxfp8"):
+        scales = np.ldexp(np.float32(1), blocks.own.astype(np.int32) - 127).astype(np.float32)
+    elif codec == "nvfp4":
+        scales = e4m3(blocks.own) / np.float32(256)
+        post = blocks.factors * np.float32(128)
+    elif codec == "fp8":
+        scales = blocks.own.copy().view(np.float32)
+    elif codec in ("q4_k", "q5_k"):
+        halves = np.repeat(_halves(blocks.shared), 8, 1) * blocks.own.astype(np.float32)
+        scales, minimum = halves[..., :1], -halves[..., 1]
+    elif codec == "q6_k":
+        scales = np.repeat(_halves(blocks.shared), 8, 1) * blocks.own.view(np.int8).astype(np.float32)
+    elif codec == "int4_128z":
+        count = blocks.codes.shape[1] // BLOCK
+        scales = np.repeat(_halves(blocks.shared[..., :2]), 4, 1)[:, :count]
+        numbers -= np.repeat(blocks.shared[..., 2], 128, 1)[:, : numbers.shape[1]]
+    else:
+        scales = _halves(blocks.own[..., :2])
+    if codec in ("mxfp4", "nvfp4"):
+        numbers = E2M1[blocks.codes].astype(np.float64)
+    elif codec == "iq4_nl":
+        numbers = IQ4_NL[blocks.codes].astype(np.float64)
+    elif codec in EIGHT_BIT_FLOATS:
+        numbers = e4m3(blocks.codes).astype(np.float64) / 256
+    elif codec == "int4_32z":
+        numbers -= np.repeat(blocks.own[..., 2], BLOCK, 1)
+    else:
+        numbers -= CODINGS[codec].zero
+    if codec == "q4_1":
+        minimum = _halves(blocks.own)[..., 1]
+    if codec == "mxfp4":
+        post = np.full(rows, 0.5, np.float32)
+    if codec in EIGHT_BIT_FLOATS:
+        post = np.full(rows, 256, np.float32)
+    return Terms(numbers, scales, minimum, post)
+
+
+def values(blocks: Blocks) -> Floats:
+    """The weights [rows, cols], rounded once from exact ones."""
+    found = terms(blocks)
+    cols = blocks.codes.shape[1]
+    width = CODINGS[blocks.codec].block // found.scales.shape[2]
+    scales = found.scales.reshape(len(found.scales), -1).astype(np.float64)
+    exact = np.repeat(scales, width, 1)[:, :cols] * found.numbers
+    if found.minimum is not None:
+        exact += np.repeat(found.minimum.astype(np.float64), BLOCK, 1)
+    with np.errstate(over="ignore"):
+        return (exact * found.post[:, None].astype(np.float64)).astype(np.float32)
+
+
+def plain_values(codec: str, raw: Bytes) -> Floats:
+    """Bytes [..., size of a value] of f32, f16 or bf16 as f32."""
+    raw = np.ascontiguousarray(raw)
+    if codec == "bf16":
+        return (raw.view(np.uint16)[..., 0].astype(np.uint32) << 16).view(np.float32)
+    return raw.view(np.float32 if codec == "f32" else np.float16)[..., 0].astype(np.float32)
+
+
+def e4m3(codes: Bytes) -> Floats:
+    """OCP e4m3fn by its definition; 0x7f and 0xff are NaN."""
+    exponent, mantissa = (codes >> 3 & 15).astype(np.int32), (codes & 7).astype(np.float64)
+    size = np.where(exponent == 0, np.ldexp(mantissa, -9), np.ldexp(8 + mantissa, exponent - 10))
+    size = np.where(codes & 127 == 127, np.nan, size)
+    return np.where(codes & 128, -size, size).astype(np.float32)
+
+
+def _halves(scales: Bytes) -> Floats:
+    return np.ascontiguousarray(scales).view(np.float16).astype(np.float32)
