@@ -170,7 +170,14 @@ def test_scales_may_lie_in_another_file_and_unquantised_layers_stay(tmp_path: Pa
 
 
 def test_scales_of_activations_and_of_the_cache_are_left_out(tmp_path: Path) -> None:
-    extra = ("q_proj.input_scale", "k_proj.k_scale", "v_proj.v_scale", "attn.k_scale", "k_proj.output_scale")
+    extra = (
+        "q_proj.input_scale",
+        "q_proj.input_scale_ub",
+        "k_proj.k_scale",
+        "v_proj.v_scale",
+        "attn.k_scale",
+        "k_proj.output_scale",
+    )
     named = {f"self_attn.{name}": torch.tensor(1.0) for name in extra}
     named |= {"q.weight": random_fp8(8, 8), "q.weight_scale": torch.tensor(0.5)}
     assert presented(tmp_path, named, quantization={"quant_method": "modelopt"}).keys() == {"q.weight"}
@@ -230,6 +237,10 @@ REFUSED: dict[str, tuple[dict[str, torch.Tensor], str]] = {
     "e5m2": (
         {"l.weight": random_fp8(8, 8).view(torch.float8_e5m2), "l.weight_scale": torch.ones(1)},
         r"l\.weight .*f8_e5m2",
+    ),
+    "e4m3fnuz": (
+        {"l.weight": random_fp8(8, 8).view(torch.float8_e4m3fnuz), "l.weight_scale": torch.ones(1)},
+        r"l\.weight .*f8_e4m3fnuz",
     ),
     "scaled floats": ({"l.weight": torch.ones(8, 8), "l.weight_scale": torch.ones(1)}, r"l\.weight .*f32"),
     "eight-bit integers": (

@@ -64,8 +64,9 @@ ENDINGS = (
 
 # What belongs to activations or to the cache of keys and values; nothing of ours needs it.
 LEFT_OUT = (
-    ".input_scale", "_input_scale", ".input_scale_inv", ".input_global_scale", ".input_zero_point", ".activation_scale",
-    "_activation_scale", ".act_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale", ".prob_scale",
+    ".input_scale", "_input_scale", ".input_scale_inv", ".input_scale_ub", ".input_global_scale", ".input_zero_point",
+    ".activation_scale", "_activation_scale", ".act_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale",
+    ".kv_scale", ".prob_scale",
 )  # fmt: skip
 
 # The types, as safetensors name them, that the weight itself is in when it is quantised.
