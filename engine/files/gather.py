@@ -59,7 +59,8 @@ class Gather:
 
     def files(self, source: Matrix | Vector) -> Iterator[SourceFile]:
         """The files that reading `source` reads, some of them perhaps twice."""
-        for name in (*(piece.tensor for piece in source.pieces), *filter(None, (source.row_order,))):
+        others = (source.row_order, source.zero_bias if isinstance(source, Matrix) else "")
+        for name in (*(piece.tensor for piece in source.pieces), *filter(None, others)):
             yield from self._tensors[name].files
 
     def origin(self, matrix: Matrix, row: int) -> tuple[str, int]:
@@ -79,6 +80,8 @@ class Gather:
 
     def rows(self, matrix: Matrix, start: int, stop: int) -> Bytes:
         """Raw bytes of rows `start .. stop` of a checked matrix, as an array [rows, bytes a row]."""
+        if matrix.zero_bias and start == 0:
+            self._check_zeros(matrix.zero_bias)
         if matrix.row_order:
             return self._all_in_order(matrix)[start:stop]
         return self._rows(matrix, start, stop)
@@ -106,6 +109,15 @@ class Gather:
             parts.append(_bf16_values(values) if tensor.form == "bf16" else values.astype(np.float32))
         whole = np.concatenate(parts)
         return whole[self._order(vector.row_order)] if vector.row_order else whole
+
+    def _check_zeros(self, name: str) -> None:
+        tensor = self._tensors[name]
+        if tensor.form in _VALUE_TYPES and not tensor.read(0, 1).view(_VALUE_TYPES[tensor.form]).any():
+            return
+        raise UnsupportedError(
+            f"The tensor {name} is a bias that this model has no place for, and it is not zero.",
+            "The model may be a variant that this release does not know.",
+        )
 
     def _order(self, tensor: str) -> npt.NDArray[np.int64]:
         return self._tensors[tensor].read(0, 1).reshape(-1).view(np.float32).astype(np.int64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from engine.files.manifest import BankInfo, Manifest, Shape
 from engine.files.plan import BankPlan, Plan
 from engine.program.ir import Program
+from engine.spec.layout import ORDER
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> S
     for op in program.ops:
         for name in filter(None, op.weights):
             dense += weights.dense[name] // (weights.rows[name] if op.kind == "embed" else 1)
+            dense += weights.dense.get(name + ORDER, 0)
     experts = 0
     per_position: list[tuple[int, int]] = []  # bytes a position, positions a window holds (0: all)
     for op in program.ops:

@@ -14,6 +14,8 @@ from engine.spec.schema import Moe, Spec
 from engine.spec.tensors import Wanted, expert_tensors, layer_tensors, outer_tensors, tensor_name
 
 MOST_NEXT_TOKEN_LAYERS = 4
+WEIGHT, BIAS = ".weight", ".bias"
+INTEGERS = "int4"  # what the names of forms of quantised integers begin with
 TRANSPOSABLE = frozenset({"f32", "f16", "bf16", "fp8"})
 Tensors = Mapping[str, tuple[str, tuple[int, ...]]]  # name -> codec and shape, as the checkpoint has them
 
@@ -70,7 +72,8 @@ class _Plan:
         if wanted.is_vector:
             self.vectors.append(Vector(name, wanted.cols, pieces))
         else:
-            self.matrices.append(Matrix(name, wanted.rows, wanted.cols, pieces))
+            bias = self._zero_bias(group, place, pieces)
+            self.matrices.append(Matrix(name, wanted.rows, wanted.cols, pieces, zero_bias=bias))
             self.vectors += self._orders(name, wanted, pieces)
 
     def add_expert(self, group: Mapping[str, Wanted], place: _Place, moe_index: int) -> None:
@@ -85,7 +88,8 @@ class _Plan:
             if wanted.is_vector:
                 vectors.append(Vector(key, wanted.cols, pieces[key], follows))
                 continue
-            matrices.append(Matrix(key, wanted.rows, wanted.cols, pieces[key], follows))
+            bias = self._zero_bias(group, place, pieces[key])
+            matrices.append(Matrix(key, wanted.rows, wanted.cols, pieces[key], follows, bias))
             if key != "down":
                 orders += self._orders(key, wanted, pieces[key])
         self.experts.append(ExpertRecord(moe_index, place.expert, tuple(matrices), (*vectors, *orders)))
@@ -146,10 +150,25 @@ class _Plan:
         self.used.add(tensor + ORDER)
         return (Vector(name + ORDER, wanted.cols, (Piece(tensor + ORDER),)),)
 
-    def _source(self, key: str, place: _Place) -> Source:
+    def _zero_bias(self, group: Mapping[str, Wanted], place: _Place, pieces: tuple[Piece, ...]) -> str:
+        """The bias of an integer matrix that the family has none for; "" where there is none."""
+        tensor = pieces[0].tensor if pieces else ""
+        bias = tensor.removesuffix(WEIGHT) + BIAS
+        if bias not in self.tensors or not self.tensors[tensor][0].startswith(INTEGERS):
+            return ""
+        named = (source.tensor(place.layer, place.expert) for key in group for source in self._sources(key))
+        if bias in named:
+            return ""
+        self.used.add(bias)
+        return bias
+
+    def _sources(self, key: str) -> tuple[Source, ...]:
         if key not in self.by_key:
             self.by_key[key] = self.names.holding(key)
-        candidates = self.by_key[key]
+        return self.by_key[key]
+
+    def _source(self, key: str, place: _Place) -> Source:
+        candidates = self._sources(key)
         if not candidates:
             raise UnsupportedError(f"The family has no name for the tensor {tensor_name(key, place.layer)}.")
         for source in candidates:

@@ -40,6 +40,9 @@ class Matrix:
 
     With `row_order`, the name of a checkpoint tensor that holds an order, row i is row `order[i]` of what the pieces
     make. All rows of such a matrix are read at once: it has to be one expert's.
+
+    `zero_bias` names a checkpoint tensor that has no place in the model and has to hold zeros alone: some quantisers
+    write a bias for every matrix.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Matrix:
     cols: int
     pieces: tuple[Piece, ...]
     row_order: str = ""
+    zero_bias: str = ""
 
 
 @dataclass(frozen=True)
