@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.config import Config
-from engine.base.errors import DoesNotFitError, FreetokenError
+from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UsageError
 from engine.base.hardware import read_memory
 from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
@@ -25,6 +25,7 @@ from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.loading import RESERVED_BYTES, free_memory
 from freetoken_cli.folders import model_folder
+from freetoken_cli.models import require_known, require_no_path
 from freetoken_cli.output import Output
 
 
@@ -193,10 +194,27 @@ def _expected_speed(
     return Speed(*map(tokens_a_second, figures)), ""
 
 
-def print_estimate(paths: Paths, model: str, config: Config, output: Output) -> None:
-    """Print the estimate; raises DoesNotFitError when it does not fit, after printing. Raises NotFoundError."""
-    found = estimate(Subject.stored(model_folder(Store(paths.store), model)), paths.profile, config)
+def print_estimate(paths: Paths, what: str, config: Config, output: Output) -> None:
+    """Print the estimate for a model of the store, or for one that could be pulled.
+
+    Raises DoesNotFitError when it does not fit, after printing; NotFoundError, and what opening its source raises.
+    """
+    found = estimate(_subject(paths, what, output), paths.profile, config)
     output.facts(found.to_json(), found.rows(), name=found.model)
     if not found.fits:
         output.stdout.flush()
         raise DoesNotFitError(found.problem, found.remedy)
+
+
+def _subject(paths: Paths, what: str, output: Output) -> Subject:
+    store = Store(paths.store)
+    try:
+        return Subject.stored(model_folder(store, what))
+    except UsageError as error:
+        if not Path(what).expanduser().exists():
+            require_no_path(what, paths, error)
+    except NotFoundError as missing:
+        require_known(what, store, missing)
+    from freetoken_cli.planned import planned_subject
+
+    return planned_subject(what, output)

@@ -27,11 +27,22 @@ ALWAYS: tuple[Variable, ...] = (
     ("NO_COLOR", "Any value switches colours off."),
 )
 
+HUB: tuple[Variable, ...] = (
+    ("HF_TOKEN", "The token for gated and private models of the Hugging Face Hub."),
+    ("HF_ENDPOINT", "Another Hub."),
+    ("HF_HOME", "Where the cache and the token of huggingface_hub are; what is cached is used."),
+    ("HF_HUB_OFFLINE", "1 asks nothing of the Hub."),
+)
+
 
 class Page(TyperCommand):
-    """A command whose help starts with `examples`; the variables of its own settings are listed by themselves."""
+    """A command whose help starts with `examples`.
+
+    It ends with variables: those of its own settings, then `variables`, then those that always count.
+    """
 
     examples: Sequence[Example] = ()
+    variables: Sequence[Variable] = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         write_examples(formatter, self.examples)
@@ -41,7 +52,7 @@ class Page(TyperCommand):
         self.format_options(ctx, formatter)
         names = {param.name for param in self.params}
         own = [(item.variable, item.help) for item in SETTINGS if item.name in names]
-        write_section(formatter, "Environment", [*own, *ALWAYS])
+        write_section(formatter, "Environment", [*own, *self.variables, *ALWAYS])
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(name if required else f"[{name}]" for name, required, _ in self._arguments())]

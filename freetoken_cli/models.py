@@ -1,4 +1,4 @@
-"""Finding a model by name: in the store, else in the catalogue, from which it is pulled."""
+"""Finding a model by name: in the store, else in the catalogue or on the Hub, from where it is pulled."""
 
 from __future__ import annotations
 
@@ -14,38 +14,58 @@ from freetoken_cli.output import Output
 
 
 def complete_names(incomplete: str) -> list[str]:
-    """What a shell completes a model's name to: names in the store and in the catalogue."""
+    """What a shell completes a model's name to: names in the store, and those of the catalogue that run."""
     from engine.files.catalogue import read_catalogue
 
     paths = Paths.from_environment(os.environ)
-    names = {*Store(paths.store).names(), *read_catalogue()}
+    names = {*Store(paths.store).names(), *(model.name for model in read_catalogue().values() if model.runs)}
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def ensure_model(paths: Paths, name: str, output: Output) -> str:
-    """The name of a model that is complete in the store; one that the catalogue knows is pulled if it is not there.
+def ensure_model(paths: Paths, what: str, output: Output, yes: bool = False) -> str:
+    """The name of a model that is complete in the store; one that can be pulled by name is pulled if it is not there.
 
-    Raises NotFoundError with the nearest name of both, UsageError for a path.
+    Says first what that takes; a large one a person at a terminal has to agree to unless `yes`. Raises NotFoundError
+    with the nearest name, UsageError for a path.
     """
     store = Store(paths.store)
     try:
-        store.get(name)
-        return name
+        store.get(what)
+        return what
     except UsageError as error:
-        remedy = f"To use a checkpoint, take it in first: freetoken pull {name}"
-        if (Path(name) / MANIFEST_NAME).exists():
-            remedy = f"It is a converted model: move or link it into {paths.store}"
-        raise UsageError(error.message, remedy) from None
+        require_no_path(what, paths, error)
     except NotFoundError as missing:
-        from engine.files.catalogue import read_catalogue
-        from freetoken_cli.pulling import pull_into_store
+        require_known(what, store, missing)
+    from engine.files.pull import is_there
+    from freetoken_cli.pulling import Wanted, asking, pull_into_store
 
-        catalogue = read_catalogue()
-        if name in catalogue:
-            pull_into_store(name, store, output)
-            return name
-        suggestion = did_you_mean(name, [*store.names(), *catalogue])
-        raise NotFoundError(
-            f"{missing.message}{suggestion}",
-            "" if suggestion else f"{missing.remedy} freetoken pull takes new ones in.",
-        ) from None
+    target = Wanted(what).target()
+    if not is_there(store.destination(target.name), target.source):
+        pull_into_store(Wanted(what), store, output, asking(output, yes))
+    return target.name
+
+
+def require_no_path(what: str, paths: Paths, error: UsageError) -> None:
+    """Raises UsageError, with the way to use it, unless `what` is a repository of the Hub. `error` refused the name."""
+    from engine.files.catalogue import is_hub_id
+    from engine.files.target import looks_like_path
+
+    if is_hub_id(what) and not looks_like_path(what):
+        return
+    remedy = f"To use a checkpoint, take it in first: freetoken pull {what}"
+    if (Path(what) / MANIFEST_NAME).exists():
+        remedy = f"It is a converted model: move or link it into {paths.store}"
+    raise UsageError(error.message, remedy) from None
+
+
+def require_known(what: str, store: Store, missing: NotFoundError) -> None:
+    """Raises NotFoundError, with the nearest name of store and catalogue, unless the catalogue has `what`."""
+    from engine.files.catalogue import WHERE_TO_LOOK, read_catalogue
+
+    catalogue = read_catalogue()
+    if what in catalogue:
+        return
+    suggestion = did_you_mean(what, [*store.names(), *catalogue])
+    raise NotFoundError(
+        f"{missing.message}{suggestion}", "" if suggestion else f"{missing.remedy} {WHERE_TO_LOOK}"
+    ) from None

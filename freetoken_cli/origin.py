@@ -49,7 +49,7 @@ def origin_rows(origin: Origin, provenance: Mapping[str, Any]) -> list[tuple[str
         ("revision", origin.revision),
         ("licence", origin.licence),
         ("changed", _changes(provenance)),
-        ("left out", _left_out(provenance)),
+        ("left out", left_out_line(provenance)),
         ("made by", _text(provenance, "tool")),
     ]
     return [(label, value) for label, value in rows if value]
@@ -78,7 +78,8 @@ def _changes(provenance: Mapping[str, Any]) -> str:
     return "; ".join(changes)
 
 
-def _left_out(provenance: Mapping[str, Any]) -> str:
+def left_out_line(provenance: Mapping[str, Any]) -> str:
+    """Tensors of the source that have no place in the model, by purpose; "" for none."""
     left_out = provenance.get("left_out")
     if not isinstance(left_out, dict):
         return ""

@@ -116,11 +116,16 @@ class Output:
         self.stderr.write(f"{styled('Warning:', '33', self.colour_err)} {harmless(text)}\n")
         self.stderr.flush()
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person could see a question and answer it."""
+        return is_terminal(sys.stdin) and is_terminal(self.stderr)
+
     def confirm(self, question: str, yes: bool) -> bool:
         """Ask on the terminal; without one only `--yes` agrees, because a script can answer nothing."""
         if yes:
             return True
-        if not (is_terminal(sys.stdin) and is_terminal(self.stderr)):
+        if not self.can_ask:
             return False
         self.stderr.write(f"{question} [y/N] ")
         self.stderr.flush()

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.base.progress import Progress, silent
+from engine.files.converted import Converted
+from engine.files.pull_repo import CONVERT, FETCH, FETCH_AND_CONVERT
 from freetoken_cli.output import Output
 
-if TYPE_CHECKING:
-    from engine.files.converted import Converted
-
-FETCH, CONVERT = "fetch", "convert"
-_TITLES = {FETCH: "Fetching {name}", CONVERT: "Converting {name}"}
+_TITLES = {
+    FETCH: "Fetching {name}",
+    CONVERT: "Converting {name}",
+    FETCH_AND_CONVERT: "Fetching and converting {name}",
+}
 
 
 class Phases:
     """A context manager, and a callback that gets the phase, the bytes done and the bytes there will be.
 
-    A phase is announced by its first step: what is refused before it began was never said to begin.
+    A phase is announced by its first step: what is refused before it began was never said to begin. Steps may come from
+    any thread.
     """
 
     def __init__(self, output: Output, name: str) -> None:
@@ -28,19 +32,44 @@ class Phases:
         self._stack = ExitStack()
         self._current = ""
         self._progress: Progress = silent
+        self._lock = threading.RLock()
 
     def __enter__(self) -> Phases:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        self._end()
 
     def __call__(self, phase: str, done: int, total: int) -> None:
-        if phase != self._current:
+        with self._lock:
+            if phase != self._current:
+                self._end()
+                self._current = phase
+                self._progress = self._stack.enter_context(self._output.phase(_TITLES[phase].format(name=self._name)))
+            self._progress(done, total)
+
+    def wait(self, title: str) -> None:
+        """Something short before the first phase, which a log need not tell."""
+        with self._lock:
+            self._end()
+            self._stack.enter_context(self._output.waiting(title))
+
+    def say(self, text: str) -> None:
+        """A note between two steps, where it does not meet a moving bar."""
+        with self._lock:
+            self._end()
+            self._output.note(text)
+
+    def warn(self, text: str) -> None:
+        """As `say`, for what has to be known."""
+        with self._lock:
+            self._end()
+            self._output.warn(text)
+
+    def _end(self) -> None:
+        with self._lock:
             self._stack.close()
-            self._current = phase
-            self._progress = self._stack.enter_context(self._output.phase(_TITLES[phase].format(name=self._name)))
-        self._progress(done, total)
+            self._current = ""
 
 
 def conversion_record(done: Converted) -> dict[str, Any]:

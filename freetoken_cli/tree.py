@@ -12,9 +12,11 @@ from typer.core import TyperGroup
 
 from freetoken_cli.helppage import (
     ALWAYS,
+    HUB,
     Example,
     Page,
     UsageException,
+    Variable,
     did_you_mean,
     keep_text,
     with_suggestion,
@@ -25,20 +27,24 @@ from freetoken_cli.helppage import (
 
 @dataclass(frozen=True)
 class Verb:
-    """A command: the module `freetoken_cli.commands.<module>` holds its function `command` and its `EXAMPLES`."""
+    """A command: the module `freetoken_cli.commands.<module>` holds its function `command` and its `EXAMPLES`.
+
+    `variables` of the environment are told in its help beside those of its settings.
+    """
 
     name: str
     module: str
     summary: str
+    variables: tuple[Variable, ...] = ()
 
 
 VERBS: tuple[Verb, ...] = (
-    Verb("run", "run", "Talk to a model, or answer one prompt."),
-    Verb("pull", "pull", "Put a model into the store."),
+    Verb("run", "run", "Talk to a model, or answer one prompt.", HUB),
+    Verb("pull", "pull", "Put a model into the store.", HUB),
     Verb("list", "list", "List the models in the store."),
     Verb("show", "show", "Show what a model is made of."),
     Verb("rm", "rm", "Remove models from the store."),
-    Verb("serve", "serve", "Serve models over HTTP (OpenAI's API)."),
+    Verb("serve", "serve", "Serve models over HTTP (OpenAI's API).", HUB),
     Verb("ps", "ps", "List the models that are loaded."),
     Verb("stop", "stop", "Unload models, or stop the background server."),
     Verb("resize", "resize", "Move memory of a loaded model, live."),
@@ -75,6 +81,7 @@ def load(verb: Verb) -> Any:
     built.name = verb.name
     assert isinstance(built, Page)
     built.examples = module.EXAMPLES
+    built.variables = verb.variables
     return built
 
 

@@ -111,6 +111,10 @@ class Store:
                 shutil.rmtree(self.root / name, ignore_errors=True)
         return freed
 
+    def unfinished_bytes(self, name: str) -> int:
+        """What an unfinished pull or conversion of a model takes of the disk."""
+        return sum(_measure(path)[0] for path in (partial_folder(self.destination(name)), self.downloads(name)))
+
     def _unfinished(self, name: str) -> Entry:
         partial, downloads = partial_folder(self.root / name), self.downloads(name)
         (converted, changed), (fetched, arrived) = _measure(partial), _measure(downloads)

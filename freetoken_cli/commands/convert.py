@@ -10,13 +10,14 @@ import typer
 
 from engine.base.errors import UsageError
 from engine.files.convert import convert
+from engine.files.pull_repo import CONVERT
 from engine.files.store import Store
 from engine.files.target import store_name
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli import options
 from freetoken_cli.options import Json, NoColor
 from freetoken_cli.output import Output
-from freetoken_cli.phases import CONVERT, Phases, conversion_record
+from freetoken_cli.phases import Phases, conversion_record
 
 EXAMPLES = (
     ("freetoken convert ./checkpoint ./model.ftw", "from a folder to a folder"),

@@ -6,30 +6,54 @@ from typing import Annotated
 
 import typer
 
+from engine.base.errors import UsageError
+from engine.files.catalogue import WHERE_TO_LOOK
 from engine.files.store import Store
 from freetoken_cli import options
 from freetoken_cli.options import Json, NoColor, Yes
 from freetoken_cli.output import Output
-from freetoken_cli.pulling import plan_pull, pull_into_store
+from freetoken_cli.pulling import Wanted, forecast, pull_into_store
 
 EXAMPLES = (
-    ("freetoken pull demo", "a model of the catalogue"),
-    ("freetoken pull ./Qwen3-30B-A3B", "a safetensors folder"),
-    ("freetoken pull model.gguf --name mine", "a GGUF file, under a name of your own"),
-    ("freetoken pull demo --dry-run", "what it takes, without doing it"),
+    ("freetoken pull demo", "a name of the catalogue; freetoken list --catalogue shows them"),
+    ("freetoken pull Qwen/Qwen3-0.6B", "any model of the Hugging Face Hub whose family runs"),
+    ("freetoken pull some-owner/Model-GGUF --file Q4_K_M", "one GGUF of a repository that holds several"),
+    ("freetoken pull ./Qwen3-30B-A3B", "a safetensors folder; a GGUF file likewise"),
+    ("freetoken pull gpt-oss-20b --dry-run", "what it takes, without doing it"),
 )
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A name of the catalogue, a model folder, a GGUF file.")]
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="WHAT",
+        help="A name of the catalogue, owner/name of the Hugging Face Hub, a model folder, a GGUF file.",
+        show_default=False,
+    ),
+]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="State sizes and fit; fetch and write nothing.")]
+Revision = Annotated[
+    str | None,
+    typer.Option(
+        "--revision", metavar="REV", help="A branch, tag or commit of the repository; main.", show_default=False
+    ),
+]
+File = Annotated[
+    str | None,
+    typer.Option(
+        "--file", metavar="NAME", help="Which GGUF of the repository; a piece of its name will do.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="State sizes and fit; keep nothing.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a model that is there.")]
 
-Quiet = Annotated[bool, options.quiet("Print the name alone: no plan, no progress.")]
+Quiet = Annotated[bool, options.quiet("Print the name alone: no forecast, no progress.")]
 
 
 def command(
-    source: Source,
+    what: What = None,
     name: Name = None,
+    revision: Revision = None,
+    file: File = None,
     dry_run: DryRun = False,
     force: Force = False,
     yes: Yes = False,
@@ -39,21 +63,24 @@ def command(
 ) -> None:
     """Put a model into the store: fetched if need be, checked, converted to FTW.
 
-    Stopped at any moment, the same command goes on where it was. Prints the model's name.
+    Says first what it takes. Stopped at any moment, the same command goes on where it was. Prints the model's name.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    if not what:
+        raise UsageError("Say what to pull.", WHERE_TO_LOOK)
     store = Store(options.paths().store)
+    wanted = Wanted(what, name, revision, file, force)
     if dry_run:
-        plan = plan_pull(source, store, name, force)
+        found = forecast(wanted, store, output)
         if json:
-            output.document(plan.to_json())
+            output.document(found.to_json())
         else:
-            output.line(plan.name if quiet else plan.sentence())
-        if not plan.fits:
+            output.line(found.name if quiet else found.sentence())
+        if not found.fits:
             raise typer.Exit(4)
         return
-    plan, folder = pull_into_store(source, store, output, name, force)
+    found, folder = pull_into_store(wanted, store, output)
     if json:
-        output.document({"name": folder.name, "folder": str(folder), "present": plan.present})
+        output.document({"name": folder.name, "folder": str(folder), "present": found.present})
     else:
         output.line(folder.name)

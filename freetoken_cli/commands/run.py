@@ -34,6 +34,7 @@ from freetoken_cli.options import (
     TopK,
     TopP,
     Verbose,
+    Yes,
 )
 from freetoken_cli.output import Output
 from freetoken_cli.prompt import as_text, read_prompt
@@ -77,10 +78,14 @@ def command(
     estimate: Estimate = False,
     json: Json = False,
     verbose: Verbose = False,
+    yes: Yes = False,
     quiet: Quiet = False,
     no_color: NoColor = False,
 ) -> None:
     """Talk to a model on a terminal, or answer one prompt and leave.
+
+    MODEL is a name of the store; one of the catalogue, or owner/name of the Hugging Face Hub, is pulled if it is not
+    there.
 
     The answer goes to stdout as it is made; everything else goes to stderr.
     """
@@ -118,7 +123,7 @@ def command(
         return
     text = read_prompt(prompt, output)
     system = as_text(system or "", "--system")
-    name = ensure_model(paths, model, output)
+    name = ensure_model(paths, model, output, yes)
     with closing(ModelChat(paths, name, config)) as chat:
         _attach(chat, output)
         if text is None:

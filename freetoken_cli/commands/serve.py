@@ -23,6 +23,7 @@ from freetoken_cli.options import (
     NoColor,
     Port,
     Threads,
+    Yes,
 )
 from freetoken_cli.output import Output
 
@@ -53,6 +54,7 @@ def command(
     device: Device = None,
     threads: Threads = None,
     keep_alive: KeepAlive = None,
+    yes: Yes = False,
     json: Json = False,
     quiet: Quiet = False,
     no_color: NoColor = False,
@@ -90,5 +92,5 @@ def command(
                 "Set one: FREETOKEN_API_KEY=secret (or --api-key), or listen on 127.0.0.1.",
             )
         output.warn(f"other machines can reach {config.host}; whoever has the key can use it, in clear text.")
-    names = [ensure_model(paths, model, output) for model in dict.fromkeys(models or ())]
+    names = [ensure_model(paths, model, output, yes) for model in dict.fromkeys(models or ())]
     raise typer.Exit(serve(paths, names, config, output))

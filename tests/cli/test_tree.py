@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from engine.files.catalogue import read_catalogue
 from engine.spec.families import FAMILIES
 from freetoken_cli.tree import ALIASES, VERBS
 from tests.cli.harness import PROGRAM, Home
@@ -87,14 +88,24 @@ def test_aliases_lead_to_verbs() -> None:
     assert not set(ALIASES) & set(NAMES)
 
 
-@pytest.mark.parametrize("args", [["run"], ["rm"], ["pull"], ["version", "extra"], ["resize", "demo", "--kv"]])
+@pytest.mark.parametrize(
+    "args", [["run"], ["rm"], ["pull", "demo", "--name"], ["version", "extra"], ["resize", "demo", "--kv"]]
+)
 def test_wrong_usage_is_2_and_names_the_help_page(home: Home, args: list[str]) -> None:
     done = home.run(*args)
     assert done.returncode == 2
     assert f"See freetoken {args[0]} --help." in done.stderr
 
 
-JSON_COMMANDS = [["list"], ["ps"], ["version"], ["doctor"], ["doctor", "--families"], ["pull", "demo", "--dry-run"]]
+JSON_COMMANDS = [
+    ["list"],
+    ["list", "--catalogue"],
+    ["ps"],
+    ["version"],
+    ["doctor"],
+    ["doctor", "--families"],
+    ["pull", "demo", "--dry-run"],
+]
 
 
 @pytest.mark.parametrize("args", JSON_COMMANDS, ids=" ".join)
@@ -102,6 +113,22 @@ def test_json_has_a_version_and_nothing_beside(home: Home, args: list[str]) -> N
     document = json.loads(home.run(*args, "--json").stdout)
     assert document["version"] == 1
     assert len(document) > 1
+
+
+def test_the_catalogue_is_listed_in_its_three_forms(home: Home) -> None:
+    names = list(read_catalogue())
+    assert home.run("list", "--catalogue", "-q").stdout.split() == names
+    table = home.run("list", "--catalog").stdout.splitlines()
+    assert table[0].split() == ["NAME", "SIZE", "PARAMETERS", "ACTIVE", "FORMAT", "LICENCE", "RUNS"]
+    rows = {line.split()[0]: line for line in table[1:]}
+    assert list(rows) == names
+    assert rows["demo"].endswith("yes")
+    assert rows["glm-5.2"].endswith("not yet")
+    listed = json.loads(home.run("list", "--catalogue", "--json").stdout)["catalogue"]
+    (gpt,) = [model for model in listed if model["name"] == "gpt-oss-20b"]
+    assert gpt["source"] == {"kind": "huggingface", "repo": "openai/gpt-oss-20b", "revision": "main", "file": None}
+    assert gpt["runs"] is True
+    assert not home.paths.store.exists()
 
 
 def test_families(home: Home) -> None:
