@@ -54,7 +54,7 @@ def test_raw_rows_are_what_the_gguf_package_reads_in_them(form: str, scales: Sca
     with np.errstate(over="ignore", invalid="ignore"):
         expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[form.upper()]).reshape(19, 512)
     ours = decoded(form, raw, 512)
-    # The package halves e2m1 codes and its product of scales is rounded where ours is not: half a unit of the larger part.
+    # The package rounds a product and a sum apart where ours are rounded once: half a unit of the larger part.
     usable = np.isfinite(expected)
     assert usable.any()
     np.testing.assert_allclose(
