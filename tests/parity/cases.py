@@ -156,9 +156,15 @@ CASES = (
     Case("gpt_oss-odd", "gpt_oss", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **GPT_OSS, "rope_parameters": THETA}),
 )
 
-# Models that are quantised: two layers, six experts, and blocks of 32 everywhere; in qwen3_moe some matrices are whole
-# blocks of 128 x 128 and some are not.
+# Models that are quantised: two layers, six experts, and blocks of 32 everywhere; in qwen3_moe and deepseek_v3 some
+# matrices are whole blocks of 128 x 128 and some are not.
 QUANTISED = {"num_hidden_layers": 2, "hidden_size": 128, "head_dim": 32, "num_experts_per_tok": 2}
+QUANTISED_LATENT = {
+    **{"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2},
+    **{"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+    **{"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "n_shared_experts": 1},
+    **{"first_k_dense_replace": 0, "n_group": 1, "topk_group": 1},
+}
 QUANTISED_CASES = {
     "qwen3_moe": Case(
         "qwen3_moe-quantised",
@@ -169,4 +175,5 @@ QUANTISED_CASES = {
     "gpt_oss": Case(
         "gpt_oss-quantised", "gpt_oss", {**QUANTISED, **GPT_OSS, "num_local_experts": 6, "intermediate_size": 96}
     ),
+    "deepseek_v3": Case("deepseek_v3-quantised", "deepseek_v3", QUANTISED_LATENT),
 }

@@ -33,3 +33,10 @@ def test_conversion_keeps_the_values_of_every_block(quantised_models: QuantisedM
             ours, theirs = model.ftw_weights.expert(layer, expert), model.weights.expert(layer, expert)
             for tensor in theirs:
                 np.testing.assert_array_equal(ours[tensor], theirs[tensor], err_msg=f"{layer}.{expert}.{tensor}")
+    for name in model.ftw.dense:
+        np.testing.assert_array_equal(model.ftw_weights.dense(name), model.weights.dense(name), err_msg=name)
+
+
+def test_8_bit_floats_stay_what_they_are_when_latent_keys_are_transposed(quantised_models: QuantisedModels) -> None:
+    dense = quantised_models("deepseek_v3", "fp8").ftw.dense
+    assert {dense[f"layers.0.attn.{name}"].codec for name in ("q", "k_up", "v_up", "o")} == {"fp8"}

@@ -133,15 +133,15 @@ def _compressed(format_name: str, scheme: _CompressedTensors) -> dict[str, Any]:
     }
 
 
-_LINEARS = r"\.(experts\.\d+|self_attn)\.[a-z]+_proj\.weight$"
+_FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+_LINEARS = r"\.((shared_)?experts(\.\d+)?|self_attn)\.\w*_proj\w*\.weight$"
 _EXPERTS = r"\.experts\.\d+\.\w+\.weight$"
 _FUSED = r"\.experts\.(gate_up|down)_proj$"
 
 # By family and the codec that the experts' layout becomes.
 VENDORS: Mapping[tuple[str, str], Vendor] = {
-    ("qwen3_moe", "fp8"): Vendor(
-        {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}, _LINEARS, _Fp8Blocks()
-    ),
+    ("qwen3_moe", "fp8"): Vendor(_FP8, _LINEARS, _Fp8Blocks()),
+    ("deepseek_v3", "fp8"): Vendor(_FP8, _LINEARS, _Fp8Blocks()),
     ("qwen3_moe", "mxfp8"): Vendor(_compressed("mxfp8-quantized", _MXFP8), _LINEARS, _MXFP8),
     ("qwen3_moe", "nvfp4"): Vendor(_compressed("nvfp4-pack-quantized", _NVFP4), _LINEARS, _NVFP4),
     ("mixtral", "nvfp4"): Vendor({"quant_method": "modelopt", "quant_algo": "NVFP4"}, _EXPERTS, _modelopt_nvfp4),
