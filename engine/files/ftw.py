@@ -147,7 +147,7 @@ def _check_descriptor_size(descriptor: int, path: Path, size: int) -> None:
 
 def _open_dense(path: Path, manifest: Manifest) -> dict[str, Tensor]:
     data = _map(path, manifest.dense_bytes)
-    entries = read_header(lambda start, stop: data[start:stop], len(data), str(path))
+    entries = read_header(lambda start, stop: data[start:stop], len(data), str(path), "Convert the model again.")
     if entries.keys() != manifest.dense.keys():
         odd = min(entries.keys() ^ manifest.dense.keys())
         raise CorruptFileError(f"{path} and {MANIFEST_NAME} disagree about the tensor {odd!a:.120}.")

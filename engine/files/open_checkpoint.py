@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.base.errors import NotFoundError, UnsupportedError
+from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.checkpoint import Checkpoint
 from engine.files.gguf_checkpoint import is_gguf, open_gguf
 from engine.files.manifest import MANIFEST_NAME
 from engine.files.safetensors_folder import open_folder
+from engine.files.safetensors_header import REMEDY
 
 
 def open_checkpoint(source: Path) -> Checkpoint:
@@ -21,12 +22,19 @@ def open_checkpoint(source: Path) -> Checkpoint:
             f"{source} is a converted model already.",
             "Move or link it into the store to run it; freetoken doctor shows where that is.",
         )
+    try:
+        return _open(source)
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, error.remedy or REMEDY) from error
+
+
+def _open(source: Path) -> Checkpoint:
     if source.is_dir():
         return open_folder(source)
     if not source.exists():
         raise NotFoundError(
             f"{source} is not there.",
-            "Name a folder of safetensors or a .gguf file here; fetching from sites comes later.",
+            "Name a folder of safetensors or a .gguf file here; freetoken pull fetches one from the Hugging Face Hub.",
         )
     if is_gguf(source):
         return open_gguf(source)

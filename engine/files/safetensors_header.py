@@ -11,6 +11,7 @@ from engine.base.errors import CorruptFileError
 from engine.files.codecs import align
 from engine.files.untrusted import Table, parse_object
 
+_POINTER = b"version https://git-lfs.github.com/spec/"
 MAX_HEADER_BYTES = 100_000_000
 _MAX_DIMENSION = 1 << 40
 
@@ -23,6 +24,12 @@ DTYPE_BITS = {
 }  # fmt: skip
 
 
+REMEDY = "Fetch that file again; if it is so in the original, use another checkpoint."
+
+Read = Callable[[int, int], bytes | memoryview]
+"""Gives the bytes `start .. stop` of a file."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One tensor: its bytes are `start .. stop` of the file."""
@@ -33,17 +40,34 @@ class Entry:
     stop: int
 
 
-def read_header(read: Callable[[int, int], bytes | memoryview], size: int, where: str) -> dict[str, Entry]:
+def read_header(read: Read, size: int, where: str, remedy: str = REMEDY) -> dict[str, Entry]:
     """The tensors of a safetensors file of `size` bytes, in file order; `read(start, stop)` gives its bytes.
 
     Raises CorruptFileError, naming `where`, for a header that is cut, too long or no JSON, and for tensors that
     overlap, leave a hole, exceed the file, or do not fill it.
     """
+    try:
+        return _read_header(read, size, where)
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, error.remedy or remedy) from None
+
+
+def _read_header(read: Read, size: int, where: str) -> dict[str, Entry]:
     if size < 8:
-        raise CorruptFileError(f"{where} is too short to be a safetensors file: {size} bytes.")
+        raise CorruptFileError(
+            f"{where} is too short to be a safetensors file: it has {size} bytes, at least 8 belong."
+        )
+    if bytes(read(0, min(size, len(_POINTER)))) == _POINTER:
+        raise CorruptFileError(
+            f"{where} is only a pointer to the file: it has {size} bytes, which say where git's large-file storage keeps it.",
+            "Fetch the file itself, with: git lfs pull, or from where the checkpoint came.",
+        )
     length = int.from_bytes(read(0, 8), "little")
     if length > MAX_HEADER_BYTES:
-        raise CorruptFileError(f"{where} is not a safetensors file: its header would have {length} bytes.")
+        raise CorruptFileError(
+            f"{where} is not a safetensors file: its header would have {length} bytes, at most {MAX_HEADER_BYTES} make "
+            "sense."
+        )
     if 8 + length > size:
         raise CorruptFileError(f"{where} is short: its header ends at byte {8 + length}, the file at {size}.")
     text = bytes(read(8, 8 + length))
@@ -77,13 +101,25 @@ def _checked(entries: Mapping[str, Entry], data_start: int, size: int, where: st
     for name, entry in ordered.items():
         if entry.start != end:
             what = "a hole before it" if entry.start > end else "an overlap with the tensor before"
-            raise CorruptFileError(f"{where}: tensor {name!a:.120} has {what}.")
+            raise CorruptFileError(
+                f"{where}: tensor {name!a:.120} has {what}: it begins at byte {entry.start} instead of {end}."
+            )
         end = entry.stop
     if end > size:
-        raise CorruptFileError(f"{where} is short: it should have {end} bytes and has {size}.", "Fetch it again.")
+        raise CorruptFileError(
+            f"{where} is short: it should have {end} bytes and has {size}. The first tensor that is not all there is "
+            f"{_cut(ordered, size)!a:.120}."
+        )
     if end < size:
-        raise CorruptFileError(f"{where} has {size - end} bytes that belong to no tensor.")
+        raise CorruptFileError(
+            f"{where} has {size - end} bytes that belong to no tensor: it should have {end} bytes and has {size}."
+        )
     return ordered
+
+
+def _cut(entries: Mapping[str, Entry], size: int) -> str:
+    """The first tensor that does not lie within `size` bytes."""
+    return next(name for name, entry in entries.items() if entry.stop > size)
 
 
 def build_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], alignment: int) -> bytes:

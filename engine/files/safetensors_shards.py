@@ -32,10 +32,17 @@ _FORM_OF_DTYPE = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
 def index_name(names: Collection[str], where: str) -> str | None:
-    """The index among the `names` of a folder's files, None without one. `where` names the folder in errors."""
+    """The index among the `names` of a folder's files, None without one. `where` names the folder in errors.
+
+    What lies in folders of the folder is of no interest here.
+    """
     if INDEX_NAME in names:
         return INDEX_NAME
-    found = sorted(name for name in names if name.endswith(_INDEX_ENDING) and not name.startswith(_DUPLICATES))
+    found = sorted(
+        name
+        for name in names
+        if name.endswith(_INDEX_ENDING) and not name.startswith(_DUPLICATES) and _PLAIN_NAME.fullmatch(name)
+    )
     if len(found) > 1:
         raise UnsupportedError(
             f"{where} holds {len(found)} indices, {found[0]} and {found[1]} among them.",
@@ -72,6 +79,7 @@ def weights_files(names: Collection[str], index: Index | None, where: str) -> tu
                 f"{where}/{absent[0]} is missing{more}; the index names {len(shards)} files.", "Fetch what is missing."
             )
         return tuple(shards)
+    names = [name for name in names if "/" not in name]
     everything = sorted(name for name in names if name.endswith(_ENDING))
     found = [name for name in everything if not name.startswith(_DUPLICATES)] or everything
     if SINGLE_NAME in found:

@@ -85,10 +85,15 @@ class LocalFile:
                 count = os.preadv(self._descriptor, [view[done:]], start + done)
             except OSError as error:
                 raise CorruptFileError(
-                    f"{self.path} cannot be read at byte {start + done}: {error.strerror}."
+                    f"{self.path} cannot be read at byte {start + done}: {error.strerror}.",
+                    "Check the disk that it lies on, or fetch it again.",
                 ) from None
             if count == 0:
-                raise CorruptFileError(f"{self.path} became short while it was read: it ends at byte {start + done}.")
+                raise CorruptFileError(
+                    f"{self.path} became short while it was read: it had {self.size} bytes and ends at byte "
+                    f"{start + done} now.",
+                    "Fetch it again, and leave it alone while it is converted.",
+                )
             done += count
 
     def read_bytes(self, start: int, stop: int) -> bytes:

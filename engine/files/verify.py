@@ -106,7 +106,7 @@ def _ranges(folder: Path, manifest: Manifest) -> Iterator[_Range]:
     """Everything that has a hash, in the order in which it lies on disk."""
     dense = LocalFile(folder / DENSE_NAME)
     try:
-        entries = read_header(dense.read_bytes, dense.size, str(dense.path))
+        entries = read_header(dense.read_bytes, dense.size, str(dense.path), "Convert the model again.")
     finally:
         dense.close()
     for name, entry in entries.items():

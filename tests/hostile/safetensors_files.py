@@ -19,6 +19,7 @@ def tensor(start: int, stop: int, dtype: Any = "F32", shape: Any = (2,)) -> dict
 SAFETENSORS_FILES = {
     "nothing": (b"", "too short"),
     "seven bytes": (bytes(7), "too short"),
+    "a pointer of git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:01\nsize 9\n", "only a pointer"),
     "a header longer than the file": (file({}, b"", 4096), "short"),
     "a header longer than any": (file({}, b"", 1 << 63), "not a safetensors file"),
     "no JSON": (file(b"{nonsense"), "not valid JSON"),

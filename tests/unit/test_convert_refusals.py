@@ -23,9 +23,12 @@ from engine.base.errors import (
     FreetokenError,
     NotFoundError,
     UnsupportedError,
+    UsageError,
 )
+from engine.base.progress import silent
 from engine.files import space
 from engine.files.partial import Partial
+from engine.files.verify import verify
 from tests.unit.checkpoints import MIXTRAL, write_folder, write_mixtral_gguf
 from tests.unit.converting import contents, resumed_at, run
 
@@ -153,8 +156,9 @@ def test_a_source_that_shrinks_meanwhile_is_named(tmp_path: Path, source: Path) 
         if done > 100_000:
             os.truncate(weights, 50_000)
 
-    with pytest.raises(CorruptFileError, match=r"model\.safetensors became short"):
+    with pytest.raises(CorruptFileError, match=r"model\.safetensors became short.*it had \d+ bytes") as caught:
         run(source, tmp_path / "dest", progress=shrink)
+    assert "rm -r" in caught.value.remedy
 
 
 def test_a_disk_that_fails_is_named(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
@@ -175,7 +179,30 @@ def test_a_scale_that_is_no_number_is_refused_with_the_tensors_name(
     with path.open("r+b") as file:
         file.seek(tensor.data_offset)
         file.write(scale)
-    with pytest.raises(CorruptFileError, match=r"layers\.1\..*experts\.0\.w3\.weight cannot be used"):
+    named = r"m\.gguf: the tensor model\.layers\.1\..*experts\.0\.w3\.weight cannot be used: row 0, block 0 has a scale"
+    with pytest.raises(CorruptFileError, match=named) as caught:
+        run(path, tmp_path / "dest")
+    assert "Fetch the file again" in caught.value.remedy
+    assert "--force" in caught.value.remedy
+    assert f"rm -r {tmp_path / 'dest.partial'}" in caught.value.remedy
+    with pytest.raises(CorruptFileError, match=named):  # and again, as long as it is so
+        run(path, tmp_path / "dest")
+    write_mixtral_gguf(path, tensors, gguf.GGMLQuantizationType[kind])
+    with pytest.raises(UsageError, match="another source"):
+        run(path, tmp_path / "dest")
+    run(path, tmp_path / "dest", force=True)
+    assert verify(tmp_path / "dest", silent).problems == ()
+
+
+def test_the_row_of_a_bad_scale_is_the_tensors_own(tmp_path: Path, tensors: dict, monkeypatch: Any) -> None:
+    monkeypatch.setattr("engine.files.packing.CHUNK_BYTES", 1)  # sixteen rows at a time
+    path = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType.Q8_0)
+    tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.0.ffn_down_exps.weight")
+    row_bytes = 96 // 32 * 34
+    with path.open("r+b") as file:
+        file.seek(tensor.data_offset + (64 * 2 + 41) * row_bytes + 34)
+        file.write(b"\x00\x7c")
+    with pytest.raises(CorruptFileError, match=r"layers\.0\..*experts\.2\.w2\.weight cannot be used: row 41, block 1 "):
         run(path, tmp_path / "dest")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,40 @@ def test_other_folders_get_a_sentence_that_helps(tmp_path: Path) -> None:
         open_folder(tmp_path)
 
 
+def damage(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+INDEX, SHARD = "model.safetensors.index.json", "model-00001-of-00002.safetensors"
+DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a config that is a list": ("config.json", damage("config.json", b"[]")),
+    "a config that is cut": ("config.json", damage("config.json", b'{"model_type": "mix')),
+    "an empty config": ("config.json", damage("config.json", b"")),
+    "an index that is cut": (INDEX, damage(INDEX, b'{"weight_map": {"a": ')),
+    "an index without a map": (INDEX, damage(INDEX, b"{}")),
+    "an index of nothing": (INDEX, damage(INDEX, b'{"weight_map": {}}')),
+    "an empty shard": (SHARD, damage(SHARD, b"")),
+    "a page in place of a shard": (SHARD, damage(SHARD, b"<!doctype html><html><body>Too many requests</body>")),
+    "a pointer in place of a shard": (
+        SHARD,
+        damage(SHARD, b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n"),
+    ),
+    "half a shard": (SHARD, lambda folder: os.truncate(folder / SHARD, (folder / SHARD).stat().st_size // 2)),
+    "a folder in place of a shard": (SHARD, lambda folder: ((folder / SHARD).unlink(), (folder / SHARD).mkdir())),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_every_refusal_names_the_file_and_says_what_to_do(tmp_path: Path, tensors: dict, name: str) -> None:
+    folder = write_sharded_folder(tmp_path, tensors, 2)
+    file, apply = DAMAGES[name]
+    apply(folder)
+    with pytest.raises(CorruptFileError) as caught:
+        open_checkpoint(folder)
+    assert str(folder / file) in caught.value.message
+    assert "etch" in caught.value.remedy
+
+
 def test_a_pipe_or_folder_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "model.safetensors")
@@ -228,7 +263,8 @@ def test_a_hostile_header_gets_a_sentence_with_its_name(name: str) -> None:
     content, expected = SAFETENSORS_FILES[name]
     with pytest.raises(CorruptFileError, match=expected) as caught:
         parse(content)
-    assert "x.safetensors" in str(caught.value)
+    assert "x.safetensors" in caught.value.message
+    assert caught.value.remedy
 
 
 @pytest.mark.parametrize("name", SAFETENSORS_FILES)
