@@ -59,7 +59,7 @@ def _read_header(read: Read, size: int, where: str) -> dict[str, Entry]:
         )
     if bytes(read(0, min(size, len(_POINTER)))) == _POINTER:
         raise CorruptFileError(
-            f"{where} is only a pointer to the file: it has {size} bytes, which say where git's large-file storage keeps it.",
+            f"{where} is only a pointer of git's large-file storage to the file: it has {size} bytes.",
             "Fetch the file itself, with: git lfs pull, or from where the checkpoint came.",
         )
     length = int.from_bytes(read(0, 8), "little")
