@@ -43,7 +43,7 @@ class Int4:
     """One layout with its settings. With `moved`, columns belong to groups in a random order.
 
     Every matrix has an order of its own, except that gate and up of an even expert share one, as they do where both
-    saw the same inputs.
+    saw the same inputs. `biased`: with a bias of zeros for every matrix, as some wrote them.
     """
 
     layout: str  # gptq, gptq_v2, awq, packed
@@ -51,6 +51,7 @@ class Int4:
     symmetric: bool = False
     moved: bool = False
     dtype: torch.dtype = torch.float16
+    biased: bool = False
 
     def __call__(self, name: str, values: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         cols = values.shape[1]
@@ -65,7 +66,9 @@ class Int4:
             dtype=self.dtype,
             lowest_zero=1 if self.layout == "gptq" else 0,
         )
-        return self._stored(matrix, name.removesuffix("weight")), matrix.values
+        stem = name.removesuffix("weight")
+        biases = {f"{stem}bias": torch.zeros(len(values), dtype=self.dtype)} if self.biased else {}
+        return self._stored(matrix, stem) | biases, matrix.values
 
     def _stored(self, matrix: Grouped, stem: str) -> Tensors:
         match self.layout:
@@ -98,7 +101,7 @@ class Int4:
 
 
 INT4: Mapping[str, tuple[Int4, str]] = {  # and the codec that the experts get
-    "gptq-128": (Int4("gptq", 128, symmetric=True), "int4_128z"),
+    "gptq-128": (Int4("gptq", 128, symmetric=True, biased=True), "int4_128z"),
     "gptq-64-moved": (Int4("gptq", 64, symmetric=True, moved=True), "int4_32"),
     "gptq-32-asymmetric-moved": (Int4("gptq_v2", 32, moved=True), "int4_32z"),
     "gptq-128-asymmetric-moved": (Int4("gptq", 128, moved=True), "int4_128z"),
