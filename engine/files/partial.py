@@ -68,8 +68,9 @@ class Partial:
         complete = [line.decode("utf-8", "replace") for line in lines[:-1]]  # the last has no end, or is empty
         if complete and complete[0] != head:
             if not discard_other:
+                other = _what_differs(complete[0], fingerprint)
                 raise UsageError(
-                    f"{self.folder} holds an unfinished conversion of another source or with other settings.",
+                    f"{self.folder} holds an unfinished conversion {other}.",
                     f"Finish that one, remove it with: rm -r {self.folder}, or start again with --force.",
                 )
             complete = []
@@ -175,6 +176,17 @@ class Partial:
             f"{self.folder} cannot be written: {error.strerror}.",
             "What was written is kept: convert again to go on from there.",
         ) from error
+
+
+def _what_differs(head: str, fingerprint: Mapping[str, Any]) -> str:
+    """What tells another conversion, with the first line `head` in its journal, from this one; for a sentence."""
+    try:
+        other = json.loads(head)
+    except ValueError:
+        other = None
+    if isinstance(other, dict) and any(other.get(name) != fingerprint.get(name) for name in ("tool", "journal")):
+        return f"by another version of freetoken, {str(other.get('tool'))[:20]!a}"
+    return "of another source or with other settings"
 
 
 def _empty(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,15 @@ from engine.base.errors import (
     BusyError,
     CorruptFileError,
     FreetokenError,
+    UnsupportedError,
     UsageError,
 )
+from engine.base.progress import silent
 from engine.files.ftw import open_model
 from engine.files.locks import lock_folder
 from engine.files.space import require_space
+from engine.files.store import UNSUPPORTED, Store
+from engine.files.verify import verify
 from tests.unit.checkpoints import mixtral_tensors, write_folder, write_mixtral_gguf
 from tests.unit.converting import InterruptAt, Interrupted, contents, resumed_at, run, write_tokenizer
 
@@ -149,6 +155,36 @@ def test_another_source_or_setting_is_not_mixed_in(tmp_path: Path, source: Path,
     run(other, tmp_path / "dest", force=True)
     run(other, tmp_path / "whole")
     assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("name", "value"), [("tool", "0.0.1"), ("journal", 1)])
+def test_what_another_version_began_is_not_gone_on_with(tmp_path: Path, source: Path, name: str, value: object) -> None:
+    interrupt(source, tmp_path / "dest", 150_000)
+    journal = tmp_path / "dest.partial" / "journal"
+    head, *lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join([json.dumps(json.loads(head) | {name: value}, sort_keys=True) + "\n", *lines]))
+    with pytest.raises(UsageError, match=r"dest\.partial holds an unfinished conversion by another version") as caught:
+        run(source, tmp_path / "dest")
+    assert "--force" in caught.value.remedy
+    run(source, tmp_path / "dest", force=True)
+
+
+def test_a_model_of_another_version_says_so_wherever_it_is_opened(tmp_path: Path, source: Path) -> None:
+    store = Store(tmp_path / "store")
+    run(source, store.destination("m"))
+    manifest = store.destination("m") / "ftw.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 7'))
+    said = r"ftw\.json is of FTW version 7; this release reads version 1"
+    for use in (open_model, lambda folder: verify(folder, silent)):
+        with pytest.raises(UnsupportedError, match=said) as caught:
+            use(store.destination("m"))
+        assert caught.value.remedy
+    (entry,) = store.entries()
+    assert entry.state == UNSUPPORTED
+    assert re.search(said, entry.problem)
+    with pytest.raises(UsageError, match="is there already"):
+        run(source, store.destination("m"))
+    run(source, store.destination("m"), force=True)
 
 
 def test_force_goes_on_with_its_own_unfinished_work(tmp_path: Path, source: Path) -> None:
