@@ -7,6 +7,7 @@ namespace {
 
 constexpr const char* kNotFinite = "a value that is no finite number";
 constexpr const char* kTooLarge = "a value too large for the form";
+constexpr float kTooLargeForE2m1 = 0x1.Cp127f;  // from 7 * 2^125 on rounding may give 2^128
 constexpr float kLargestE2m1 = 6.0f;
 constexpr float kLargestE4m3 = 448.0f;
 constexpr int kHalf = kBlock / 2;
@@ -23,6 +24,12 @@ float largest_magnitude(const float* x, int64_t n) {
         largest = bits > largest ? bits : largest;
     }
     return float_of(largest);
+}
+
+// Whether 4-bit floats can hold a block whose largest magnitude this is.
+const char* check_e2m1(float largest) {
+    if (!is_finite(largest)) return kNotFinite;
+    return largest < kTooLargeForE2m1 ? nullptr : kTooLarge;
 }
 
 // --- q8_0
@@ -75,7 +82,7 @@ Coded<N> code_e2m1(const float (&x)[N], float step) {
 // Under the step 1 or 2, whichever changes less; the smaller step if both change the same.
 const char* encode_mxfp4(const float* x, uint8_t* raw) {
     const float largest = largest_magnitude(x, kBlock);
-    if (!is_finite(largest)) return kNotFinite;
+    if (const char* what = check_e2m1(largest)) return what;
     // Biased exponent of the scale under which the largest value is in [4, 8); 2^-127 is the smallest scale.
     const int biased = static_cast<int>(bits_of(largest) >> 23) - 2;
     const uint8_t scale = static_cast<uint8_t>(largest == 0.0f || biased < 0 ? 0 : biased);
@@ -126,7 +133,7 @@ void encode_nvfp4(const float* x, float factor, uint8_t* raw) {
 
 std::optional<BadValue> encode_nvfp4_row(const float* x, int64_t cols, uint8_t* raw) {
     for (int64_t b = 0; b < cols / kBlock; ++b)
-        if (!is_finite(largest_magnitude(x + b * kBlock, kBlock))) return BadValue{0, b, kNotFinite};
+        if (const char* what = check_e2m1(largest_magnitude(x + b * kBlock, kBlock))) return BadValue{0, b, what};
     const float factor = largest_magnitude(x, cols) / (kLargestE2m1 * kLargestE4m3);
     store(raw, factor);
     raw += sizeof factor;
