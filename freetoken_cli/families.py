@@ -11,7 +11,7 @@ from engine.base.hardware import read_memory
 from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
 from engine.files.checkpoint import Checkpoint
-from engine.files.codecs import CODECS
+from engine.files.codecs import FORMS
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.plan import Plan, plan_conversion
 from engine.files.space import free_space
@@ -52,8 +52,11 @@ def examine(source: Path, paths: Paths) -> list[Finding]:
 
 def _files(checkpoint: Checkpoint) -> list[Finding]:
     size = sum(file.size for file in checkpoint.files)
-    codecs = Counter(tensor.form for tensor in checkpoint.tensors.values())
-    unknown = sorted(codec for codec in codecs if codec not in CODECS)
+    forms = Counter(tensor.form for tensor in checkpoint.tensors.values())
+    unknown = sorted(form for form in forms if form not in FORMS)
+    codecs: Counter[str] = Counter()
+    for form, count in forms.items():
+        codecs[FORMS[form].codec if form in FORMS else form] += count
     files = f"{len(checkpoint.files)} file{'s' if len(checkpoint.files) != 1 else ''}"
     counts = ", ".join(f"{count} {codec}" for codec, count in codecs.most_common())
     return [

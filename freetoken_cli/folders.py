@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.base.errors import NotFoundError
 from engine.files.manifest import MANIFEST_NAME
 from engine.files.store import Store
 
 
 def model_folder(store: Store, model: str) -> Path:
-    """The folder that `model` means. Raises NotFoundError with the nearest name."""
+    """The folder that `model` means. Raises NotFoundError with the nearest name, or with the way to get the model."""
     path = Path(model).expanduser()
     if "/" in model and (path / MANIFEST_NAME).is_file():
         return path
-    return store.get(model)
+    try:
+        return store.get(model)
+    except NotFoundError as missing:
+        from engine.files.catalogue import read_catalogue
+
+        if model not in read_catalogue():
+            raise
+        raise NotFoundError(missing.message, f"It can be pulled: freetoken pull {model} --dry-run") from None

@@ -11,7 +11,8 @@ from engine.base.config import Config, read_config_file, resolve, setting
 from engine.base.paths import Paths
 
 
-def _complete_model(incomplete: str) -> list[str]:
+def complete_model(incomplete: str) -> list[str]:
+    """What a shell completes a model's name to."""
     from freetoken_cli.models import complete_names
 
     return complete_names(incomplete)
@@ -33,15 +34,15 @@ def quiet(help: str) -> Any:
     return typer.Option("--quiet", "-q", help=help)
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.", autocompletion=_complete_model)]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.", autocompletion=complete_model)]
 Folder = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A model's name, or the path of an FTW folder.", autocompletion=_complete_model
+        metavar="MODEL", help="A model's name, or the path of an FTW folder.", autocompletion=complete_model
     ),
 ]
 Models = Annotated[
-    list[str], typer.Argument(metavar="MODEL...", help="Names of models.", autocompletion=_complete_model)
+    list[str], typer.Argument(metavar="MODEL...", help="Names of models.", autocompletion=complete_model)
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]

@@ -28,6 +28,7 @@ What = Annotated[
         metavar="WHAT",
         help="A name of the catalogue, owner/name of the Hugging Face Hub, a model folder, a GGUF file.",
         show_default=False,
+        autocompletion=options.complete_model,
     ),
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it.", show_default=False)]

@@ -1,0 +1,92 @@
+"""What is said of the cost of a model before it is taken in, on machines that have room and that have not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.files.catalogue import read_catalogue
+from engine.files.cost import Cost
+from engine.files.store import Store
+from engine.files.target import Target, find_target
+from freetoken_cli import forecast
+from freetoken_cli.forecast import Forecast
+from tests.cli.harness import Home
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 GiB of free disk, 20 GiB of memory."""
+    monkeypatch.setattr(forecast, "free_space", lambda path: (path, 100 * GIB))
+    monkeypatch.setattr(forecast, "read_memory", lambda: (20 * GIB, 15 * GIB))
+
+
+def _forecast(tmp_path: Path, cost: Cost, target: Target | None = None) -> Forecast:
+    return Forecast.of(target or Target(Path("/models/some"), "some"), cost, Store(tmp_path))
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_fits_everywhere(tmp_path: Path) -> None:
+    found = _forecast(tmp_path, Cost(fetch=8 * GIB, disk=9 * GIB, room=12 * GIB))
+    assert found.fits
+    assert found.sentence() == (
+        "some: 8.00 GiB to fetch, 9.00 GiB on disk (100 GiB free), 9.00 GiB of memory (20.0 GiB here): fits in memory."
+    )
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_is_larger_than_memory_fits_too(tmp_path: Path) -> None:
+    found = _forecast(tmp_path, Cost(fetch=0, disk=30 * GIB, room=30 * GIB))
+    assert found.fits
+    assert found.sentence().endswith("larger than memory, so experts come from disk.")
+    assert "to fetch" not in found.sentence()
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_does_not_fit_says_by_how_much(tmp_path: Path) -> None:
+    cost = Cost(fetch=90 * GIB, disk=90 * GIB, room=104 * GIB)
+    found = _forecast(tmp_path, cost)
+    assert (found.fits, found.short) == (False, 4 * GIB)
+    assert found.sentence().endswith("does not fit, 4.00 GiB of disk too little.")
+    assert found.to_json()["short"] == 4 * GIB
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_an_unfinished_pull_has_already_is_not_needed_again(tmp_path: Path) -> None:
+    cost = Cost(fetch=0, disk=100 * GIB + 50_000, room=100 * GIB + 50_000)
+    assert not _forecast(tmp_path, cost).fits
+    begun = tmp_path / "some.partial"
+    begun.mkdir()
+    (begun / "dense.safetensors").write_bytes(bytes(60_000))
+    assert _forecast(tmp_path, cost).fits
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_catalogue_says_what_memory_is_wanted_and_under_which_licence(tmp_path: Path) -> None:
+    model = read_catalogue()["gpt-oss-20b"]
+    found = _forecast(tmp_path, Cost(fetch=model.download, disk=model.size, room=model.size), find_target(model.name))
+    assert found.memory_wanted == model.memory > model.size
+    assert found.sentence().endswith(": fits in memory. Licence: Apache-2.0.")
+
+
+def test_a_dry_run_of_what_does_not_fit_is_exit_code_4(home: Home) -> None:
+    code = (
+        "import sys, freetoken_cli.forecast as forecast; forecast.free_space = lambda path: (path, 1 << 20)\n"
+        "from freetoken_cli.program import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "pull", "demo", "--dry-run", "--json"],
+        env=home.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 4
+    plan = json.loads(done.stdout)
+    assert (plan["fits"], plan["short"]) == (False, plan["room"] - (1 << 20))
