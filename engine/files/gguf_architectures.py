@@ -28,7 +28,8 @@ class Architecture:
 
     `config` names the metadata behind each config field, `constants` what every model of it has. `stems` are the
     tensors of a layer, `exact` those whose suffix changes too, `stacked` tensors made of several fused ones by rows.
-    `one_row` are vectors of the file that are matrices of one row elsewhere.
+    `one_row` are vectors of the file that are matrices of one row elsewhere, `by_head` tensors [heads, rows, cols] that
+    are matrices [heads * rows, cols]. A `latent` architecture describes heads that share a latent key.
     `permuted` says that the rows of q and k were reordered within each head for rotation by neighbours.
     `flags` are config fields that are true where the first layer has a certain tensor.
     """
@@ -42,6 +43,8 @@ class Architecture:
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     flags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     one_row: frozenset[str] = frozenset()
+    by_head: frozenset[str] = frozenset()
+    latent: bool = False
     permuted: bool = False
 
 
@@ -52,16 +55,24 @@ OUTER_TENSORS = {
 }
 ROPE_FACTORS = "rope_freqs.weight"
 
+# The value of `expert_gating_func` that stands for sigmoid scores, and what such an architecture is called here.
+SIGMOID_SCORES = 2
+WITH_SIGMOID = "{name} with sigmoid scores"
+WITH_EXPERTS = "{name} with experts"
+
 _ATTENTION_BIAS = {"attention_bias": "blk.0.attn_output.bias"}
-_CONFIG = {
+_EVERY_CONFIG = {
     "hidden_size": Key("embedding_length"),
     "num_hidden_layers": Key("block_count"),
     "num_attention_heads": Key("attention.head_count"),
-    "num_key_value_heads": Key("attention.head_count_kv", None),
-    "head_dim": Key("attention.key_length", None),
     "rms_norm_eps": Key("attention.layer_norm_rms_epsilon"),
     "max_position_embeddings": Key("context_length"),
     "rope_theta": Key("rope.freq_base", 10000.0),
+}
+_CONFIG = {
+    **_EVERY_CONFIG,
+    "num_key_value_heads": Key("attention.head_count_kv", None),
+    "head_dim": Key("attention.key_length", None),
 }
 _WIDTH = {"intermediate_size": Key("feed_forward_length")}
 _EXPERT_WIDTH = {"moe_intermediate_size": Key("expert_feed_forward_length")}
@@ -96,6 +107,44 @@ _SHARED_EXPERT = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
+
+# Latent attention: the matrix of keys and values from the latent is one (older files) or two, that of keys transposed.
+_LATENT_CONFIG = {
+    **_EVERY_CONFIG,
+    **_WIDTH,
+    **_EXPERT_WIDTH,
+    "q_lora_rank": Key("attention.q_lora_rank", None),
+    "kv_lora_rank": Key("attention.kv_lora_rank"),
+    "qk_rope_head_dim": Key("rope.dimension_count"),
+    "n_routed_experts": Key("expert_count", 0),
+    "num_experts_per_tok": Key("expert_used_count", 0),
+    "n_shared_experts": Key("expert_shared_count", 0),
+    "n_group": Key("expert_group_count", 1),
+    "topk_group": Key("expert_group_used_count", 1),
+    "first_k_dense_replace": Key("leading_dense_block_count", 0),
+    "norm_topk_prob": Key("expert_weights_norm", False),
+    "routed_scaling_factor": Key("expert_weights_scale", 1.0),
+}
+_LATENT = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    **_MLP,
+    **_MOE,
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+_BY_HEAD = frozenset({"attn_k_b", "attn_v_b"})
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(
@@ -189,6 +238,23 @@ ARCHITECTURES: dict[str, Architecture] = {
         flags=_ATTENTION_BIAS,
         stacked={"block_sparse_moe.input_linear.weight": ("ffn_gate_exps.weight", "ffn_up_exps.weight")},
         permuted=True,
+    ),
+    "deepseek2": Architecture(
+        "deepseek_v2",
+        "DeepseekV2ForCausalLM",
+        config=_LATENT_CONFIG,
+        stems=_LATENT,
+        by_head=_BY_HEAD,
+        latent=True,
+    ),
+    "deepseek2 with sigmoid scores": Architecture(
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        config=_LATENT_CONFIG,
+        stems=_LATENT,
+        exact={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+        by_head=_BY_HEAD,
+        latent=True,
     ),
     "gpt-oss": Architecture(
         "gpt_oss",

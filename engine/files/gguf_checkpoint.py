@@ -12,7 +12,15 @@ import numpy as np
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.checkpoint import Checkpoint
-from engine.files.gguf_architectures import ARCHITECTURES, OUTER_TENSORS, ROPE_FACTORS, Architecture
+from engine.files.gguf_architectures import (
+    ARCHITECTURES,
+    OUTER_TENSORS,
+    ROPE_FACTORS,
+    SIGMOID_SCORES,
+    WITH_EXPERTS,
+    WITH_SIGMOID,
+    Architecture,
+)
 from engine.files.gguf_config import build_config
 from engine.files.gguf_header import MAGIC, READ_TYPES, GgufHeader, read_gguf_header
 from engine.files.source_file import LocalFile, SourceFile
@@ -100,8 +108,11 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> Architecture:
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise CorruptFileError(f"{path} does not say what architecture it is of.")
-    with_experts = f"{name} with experts"
-    key = with_experts if with_experts in ARCHITECTURES and metadata.get(f"{name}.expert_count") else name
+    key = name
+    if metadata.get(f"{name}.expert_count") and WITH_EXPERTS.format(name=name) in ARCHITECTURES:
+        key = WITH_EXPERTS.format(name=name)
+    if metadata.get(f"{name}.expert_gating_func") == SIGMOID_SCORES and WITH_SIGMOID.format(name=name) in ARCHITECTURES:
+        key = WITH_SIGMOID.format(name=name)
     if key not in ARCHITECTURES:
         known = ", ".join(sorted(name for name in ARCHITECTURES if " " not in name))
         raise UnsupportedError(
@@ -181,6 +192,8 @@ def _present_layer(
             yield name.format(expert=index), IndexedTensor(tensor, index)
     elif stem in architecture.one_row and len(tensor.shape) == 1:
         yield name, replace(tensor, shape=(1, *tensor.shape))
+    elif stem in architecture.by_head and len(tensor.shape) == 3:
+        yield name, replace(tensor, shape=(tensor.shape[0] * tensor.shape[1], tensor.shape[2]))
     elif architecture.permuted and stem in ("attn_q", "attn_k"):
         heads = config["num_attention_heads" if stem == "attn_q" else "num_key_value_heads"]
         yield name, _unpermute(name, tensor, heads, path)

@@ -27,14 +27,12 @@ def build_config(
     reader = _Metadata(metadata, path)
     config: dict[str, Any] = {"model_type": architecture.model_type, "architectures": [architecture.hf_class]}
     config.update({name: reader.number(key) for name, key in architecture.config.items()})
-    config["num_key_value_heads"] = config["num_key_value_heads"] or config["num_attention_heads"]
-    config["head_dim"] = config["head_dim"] or config["hidden_size"] // config["num_attention_heads"]
+    config.update(_latent_heads(reader, config) if architecture.latent else _heads(reader, config, path))
     config.update(architecture.constants)
     config.update({name: tensor in tensors for name, tensor in architecture.flags.items()})
     config["vocab_size"] = _rows(tensors, "token_embd.weight", path)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
-    _check_rotated_whole(reader, config, path)
     return config
 
 
@@ -47,7 +45,7 @@ class _Metadata:
         self._path = path
 
     def number(self, key: Key) -> Any:
-        """A number; a list, as for layers that differ, must hold one value throughout."""
+        """A number or a flag; a list, as for layers that differ, must hold one value throughout."""
         name = self._prefix + key.name
         value = self._metadata.get(name, key.default)
         if value is REQUIRED:
@@ -56,7 +54,7 @@ class _Metadata:
             if len(set(value)) != 1:
                 raise UnsupportedError(f"{self._path}: {name} differs from layer to layer.")
             value = value[0]
-        if value is not None and type(value) not in (int, float):
+        if value is not None and type(value) not in (int, float, bool):
             raise CorruptFileError(f"{self._path}: {name} is {value!a:.60}, not a number.")
         return _shortest(value) if type(value) is float else value
 
@@ -65,6 +63,29 @@ class _Metadata:
         if value is not None and not isinstance(value, str):
             raise CorruptFileError(f"{self._path}: {self._prefix}{name} is not a text.")
         return value
+
+
+def _heads(reader: _Metadata, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The heads of ordinary attention, which are rotated whole."""
+    kv_heads = config["num_key_value_heads"] or config["num_attention_heads"]
+    width = config["head_dim"] or config["hidden_size"] // config["num_attention_heads"]
+    rotated = reader.number(Key("rope.dimension_count", width))
+    if rotated != width:
+        raise UnsupportedError(f"{path} rotates {rotated} of the {width} values of a head.")
+    return {"num_key_value_heads": kv_heads, "head_dim": width}
+
+
+def _latent_heads(reader: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The heads of latent attention. Newer files tell their widths apart from those of the shared latent key."""
+    keys = reader.number(Key("attention.key_length_mla", None)) or reader.number(Key("attention.key_length"))
+    values = reader.number(Key("attention.value_length_mla", None)) or reader.number(Key("attention.value_length"))
+    groups = {"topk_method": "group_limited_greedy" if config["n_group"] > 1 else "greedy"}
+    return {
+        "num_key_value_heads": config["num_attention_heads"],
+        "qk_nope_head_dim": keys - config["qk_rope_head_dim"],
+        "v_head_dim": values,
+        **(groups if config["model_type"] == "deepseek_v2" else {}),
+    }
 
 
 def _shortest(value: float) -> float:
@@ -96,8 +117,21 @@ def _rope_scaling(
             "beta_fast": reader.number(Key("rope.scaling.yarn_beta_fast", 32.0)),
             "beta_slow": reader.number(Key("rope.scaling.yarn_beta_slow", 1.0)),
         }
-        return {**scaling, "truncate": False} if config["model_type"] == "gpt_oss" else scaling
+        return scaling | _yarn_habits(reader, config)
     raise UnsupportedError(f"{path} scales positions by {kind!a:.40}; known are linear, yarn and llama3.")
+
+
+def _yarn_habits(reader: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What some families do besides. The logarithm's factor is a tenth of DeepSeek's `mscale_all_dim`; `mscale` is not
+    in the file, and in published models the same.
+    """
+    if config["model_type"] == "gpt_oss":
+        return {"truncate": False}
+    factor = reader.number(Key("rope.scaling.yarn_log_multiplier", None))
+    if factor is None or "kv_lora_rank" not in config:
+        return {}
+    mscale = _shortest(factor * 10)
+    return {"mscale": mscale, "mscale_all_dim": mscale}
 
 
 def _llama3_scaling(tensor: FileTensor, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -116,9 +150,3 @@ def _llama3_scaling(tensor: FileTensor, config: Mapping[str, Any], path: Path) -
     if not np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-4):
         raise UnsupportedError(f"{path} holds frequencies in {ROPE_FACTORS} that are not those of llama-3 models.")
     return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
-
-
-def _check_rotated_whole(reader: _Metadata, config: Mapping[str, Any], path: Path) -> None:
-    rotated = reader.number(Key("rope.dimension_count", config["head_dim"]))
-    if rotated != config["head_dim"]:
-        raise UnsupportedError(f"{path} rotates {rotated} of the {config['head_dim']} values of a head.")

@@ -92,4 +92,6 @@ LATENT_ATTENTION = (
     in_layer("self_attn.kv_a_proj_with_mqa.bias", "attn.kv_a_bias", "attn.k_rope_bias"),
     in_layer("self_attn.kv_a_layernorm.weight", "attn.kv_a_norm"),
     Source(LAYER + "self_attn.kv_b_proj.weight", ("attn.k_up", "attn.v_up"), PER_HEAD, transposed=("attn.k_up",)),
+    in_layer("self_attn.k_b_proj.weight", "attn.k_up"),
+    in_layer("self_attn.v_b_proj.weight", "attn.v_up"),
 )
