@@ -39,7 +39,7 @@ class Requantiser:
         values = _values(form, raw, cols)
         encoded = _native.encode_rows(codec, values)
         error, weight = self._squares.get(tensor, (0.0, 0.0))
-        error += _sum_of_squares(_values(codec, encoded, cols).astype(np.float64) - values)
+        error += _sum_of_squares(_values(codec, encoded, cols) - values)
         self._squares[tensor] = (error, weight + _sum_of_squares(values))
         return encoded
 
@@ -59,6 +59,6 @@ def _values(form: str, raw: Bytes, cols: int) -> Values:
     return _native.unpack(codec.name, len(raw), cols, packed)
 
 
-def _sum_of_squares(values: npt.NDArray[np.floating]) -> float:
+def _sum_of_squares(values: Values) -> float:
     """In float64; numpy adds in the same order on every machine, where BLAS does not."""
     return float(np.sum(np.square(values, dtype=np.float64), dtype=np.float64))
