@@ -12,8 +12,19 @@ from compressed_tensors.compressors.naive_quantized import FloatQuantizationComp
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
+from engine import _native
 from engine.base.errors import CorruptFileError, UnsupportedError
-from tests.unit.quantised import presented, random_bytes, random_fp8, random_scales, random_weights, values
+from tests.unit.checkpoints import MIXTRAL, mixtral_tensors
+from tests.unit.converting import run
+from tests.unit.quantised import (
+    presented,
+    random_bytes,
+    random_fp8,
+    random_scales,
+    random_weights,
+    values,
+    write_quantised,
+)
 
 DEEPSEEK = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -280,3 +291,34 @@ def test_the_tensors_decide_where_the_description_says_otherwise(tmp_path: Path)
     weight, scale = random_fp8(256, 256), random_scales(256, 1)
     tensors = presented(tmp_path, {"l.weight": weight, "l.weight_scale": scale}, quantization=DEEPSEEK)
     assert torch.equal(values(tensors["l.weight"]), weight.float() * scale)
+
+
+def with_quantised_head(folder: Path, scale: torch.Tensor) -> torch.Tensor:
+    """A mixtral checkpoint whose head alone is quantised; returns the head."""
+    tensors = {name: torch.from_numpy(values) for name, values in mixtral_tensors().items()}
+    head = random_fp8(*tensors["lm_head.weight"].shape)
+    quantization = {"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"}}
+    folder.mkdir()
+    write_quantised(
+        folder, [tensors | {"lm_head.weight": head}, {"lm_head.weight_scale": scale}], MIXTRAL | quantization
+    )
+    return head
+
+
+def test_a_conversion_keeps_the_values(tmp_path: Path) -> None:
+    scale = random_scales(MIXTRAL["vocab_size"], 1)
+    head = with_quantised_head(tmp_path / "source", scale)
+    tensor = run(tmp_path / "source", tmp_path / "dest").dense["head"]
+    assert tensor.codec == "fp8"
+    kept = _native.unpack(tensor.codec, tensor.rows, tensor.cols, tensor.data)
+    assert torch.equal(torch.from_numpy(kept), head.float() * scale)
+
+
+def test_a_conversion_names_the_tensor_of_a_bad_scale(tmp_path: Path) -> None:
+    scale = torch.ones(MIXTRAL["vocab_size"], 1)
+    scale[70] = float("inf")
+    with_quantised_head(tmp_path / "source", scale)
+    with pytest.raises(CorruptFileError, match=r"lm_head\.weight.*70") as caught:
+        run(tmp_path / "source", tmp_path / "dest")
+    assert caught.value.remedy
+    assert not (tmp_path / "dest").exists()
