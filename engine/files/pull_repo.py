@@ -14,9 +14,8 @@ from engine.files.convert import convert_checkpoint
 from engine.files.cost import Cost, room_needed
 from engine.files.hub.repo import Repo, open_repo
 from engine.files.partial import partial_folder
-from engine.files.plan import Plan, plan_conversion
 from engine.files.space import free_space
-from engine.files.upcycle import Upcycle, upcycled
+from engine.files.upcycle import Upcycle
 
 PullProgress = Callable[[str, int, int], None]
 """Called with the phase, the bytes done and the bytes there will be."""
@@ -56,13 +55,12 @@ def pull_repo(
     Errors: those of `open_repo` and `convert_checkpoint`; DoesNotFitError before the first byte of weights.
     """
     follower.progress(FETCH, 0, 0)
-    repo = open_repo(source, downloads, follower.note, refresh=force)
+    repo = open_repo(source, downloads, follower.note, upcycle, refresh=force)
     try:
-        plan = _plan(repo, upcycle)
-        cost = _cost(repo, plan)
+        cost = _cost(repo)
         follower.announce(cost)
         _require_room(cost, repo, dest)
-        written = _Written(repo, plan, follower)
+        written = _Written(repo, follower)
         convert_checkpoint(
             repo.checkpoint,
             dest,
@@ -79,21 +77,16 @@ def pull_repo(
 
 def cost_of_repo(source: HubRepo, folder: Path, note: Callable[[str], None], upcycle: Upcycle | None = None) -> Cost:
     """What pulling a repository takes; its headers are read into `folder`, no weights. Errors: those of `open_repo`."""
-    repo = open_repo(source, folder, note)
+    repo = open_repo(source, folder, note, upcycle)
     try:
-        return _cost(repo, _plan(repo, upcycle))
+        return _cost(repo)
     finally:
         repo.close()
 
 
-def _plan(repo: Repo, upcycle: Upcycle | None) -> Plan:
-    _, plan = plan_conversion(upcycled(repo.checkpoint, upcycle) if upcycle else repo.checkpoint)
-    return plan
-
-
-def _cost(repo: Repo, plan: Plan) -> Cost:
-    room = room_needed(plan, [file.to_fetch for file in repo.files]) + _SMALL_FILES_BYTES
-    return Cost(fetch=repo.to_fetch, disk=plan.total_bytes, room=room)
+def _cost(repo: Repo) -> Cost:
+    room = room_needed(repo.plan, [file.to_fetch for file in repo.files]) + _SMALL_FILES_BYTES
+    return Cost(fetch=repo.to_fetch, disk=repo.plan.total_bytes, room=room)
 
 
 def _require_room(cost: Cost, repo: Repo, dest: Path) -> None:
@@ -113,18 +106,18 @@ def _require_room(cost: Cost, repo: Repo, dest: Path) -> None:
 class _Written:
     """The progress of a conversion whose source is still coming: bytes fetched and bytes written, of both together."""
 
-    def __init__(self, repo: Repo, plan: Plan, follower: Follower) -> None:
+    def __init__(self, repo: Repo, follower: Follower) -> None:
         self._repo = repo
         self._written = 0
-        self._total = plan.total_bytes
+        self._total = repo.plan.total_bytes
         self._phase = FETCH_AND_CONVERT if repo.to_fetch else CONVERT
         self._progress = follower.progress
-        repo.tally.unwritten = plan.total_bytes
-        repo.tally.report = self._report
+        repo.ahead.reserved = self._total
+        repo.ahead.report = self._report
 
     def __call__(self, done: int, total: int) -> None:
         self._written = done
-        self._repo.tally.unwritten = total - done
+        self._repo.ahead.reserved = total - done
         self._report()
 
     def _report(self) -> None:

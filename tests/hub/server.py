@@ -6,9 +6,12 @@ redirect to another host name, small ones directly. Ranges are honoured.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,8 +29,8 @@ class Fault:
     """What happens to the next `times` requests for a path that contains `path`.
 
     `after` bytes of an answer (of its body, not of the file) the connection is dropped, or the server sleeps for
-    `sleep` seconds and goes on. `flip` is a byte of the file that is inverted. `short` ends an answer, correctly as far
-    as HTTP goes, so many bytes early. `status` answers with an error.
+    `sleep` seconds and goes on. `flip` is a byte of the file that is inverted, `change` a place and what is there
+    instead. `short` ends an answer, correctly as far as HTTP goes, so many bytes early. `status` answers with an error.
     """
 
     path: str
@@ -38,6 +41,7 @@ class Fault:
     sleep_after: int | None = None
     sleep: float = 0.0
     flip: int | None = None
+    change: tuple[int, bytes] | None = None
     short: int = 0
     empty: bool = False
     ignore_range: bool = False
@@ -55,6 +59,30 @@ class Request:
     authorised: bool
 
 
+class _Server(ThreadingHTTPServer):
+    """One that takes its open connections along when it goes, as a process that dies does."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.append(request)
+        super().process_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves is no error."""
+
+    def die(self) -> None:
+        self.shutdown()
+        self.server_close()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
 class HubServer:
     """Repositories by id, each a list of commits; `refs` names one of them. A context manager."""
 
@@ -65,7 +93,7 @@ class HubServer:
         self.requests: list[Request] = []
         self.bytes_a_second: float = 0.0
         self.lock = threading.Lock()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
         self._port = 0
 
     @property
@@ -96,16 +124,14 @@ class HubServer:
         class Handler(_Handler):
             server_of = hub
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
         """Goes away; `start` comes back at the same port."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.die()
             self._server = None
 
     def __enter__(self) -> HubServer:
@@ -214,6 +240,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, content: bytes, fault: Fault, headers: Mapping[str, str]) -> None:
         if fault.flip is not None:
             content = content[: fault.flip] + bytes([content[fault.flip] ^ 0xFF]) + content[fault.flip + 1 :]
+        if fault.change is not None:
+            place, instead = fault.change
+            content = content[:place] + instead + content[place + len(instead) :]
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
         start, stop = 0, len(content)
         if asked and not fault.ignore_range:
@@ -237,7 +266,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The body in pieces, with what the fault wants in between."""
         marks = {mark for mark in (fault.drop_after, fault.sleep_after) if mark is not None}
         edges = sorted({*range(0, len(body), _BLOCK), *marks, len(body)})
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in itertools.pairwise(edges):
             if start == fault.drop_after:
                 self.close_connection = True
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from engine.base.units import format_size
 
 AHEAD = 2  # files beyond the one that is wanted, each over a connection of its own
 _REPORT_SECONDS = 0.1
+_LOOK_AGAIN_SECONDS = 1.0  # room on the disk comes without a notice
 
 
 class Fetchable(Protocol):
@@ -27,60 +28,59 @@ class _State(Enum):
     WAITING, RUNNING, DONE, FAILED, RELEASED = range(5)
 
 
-class Room(Protocol):
-    """What the disk has: `free` bytes, of which `reserved` are promised to somebody else."""
-
-    def free(self) -> int: ...
-
-    def reserved(self) -> int: ...
-
-
 class FetchAhead:
     """Fetches what is wanted, and up to two files ahead of it where the disk has room for them.
 
     Files that are released before they were wanted are never fetched. `report` is called now and then in the thread
-    that waits. Close it to end all fetches; `stop` is what they look at.
+    that waits; `reserved` are bytes of the disk that somebody else is going to fill. Both may be set at any time. Close
+    it to end all fetches: `stop`, which they look at, is set then.
     """
 
-    def __init__(
-        self, files: Sequence[Fetchable], room: Room, stop: threading.Event, report: Callable[[], None]
-    ) -> None:
-        self._files = tuple(files)
-        self._states = [_State.WAITING] * len(self._files)
-        self._errors: dict[int, BaseException] = {}
+    def __init__(self, free: Callable[[], int], stop: threading.Event) -> None:
+        """`free` tells the bytes that are free on the disk."""
+        self.report: Callable[[], None] = lambda: None
+        self.reserved = 0
+        self._free = free
+        self._stop = stop
+        self._files: list[Fetchable] = []
+        self._numbers: dict[Fetchable, int] = {}
+        self._states: list[_State] = []
+        self._errors: dict[int, Exception] = {}
         self._wanted = -1  # the file that is waited for, or was last
         self._reached = -1  # the largest number that was waited for
-        self._room = room
-        self._stop = stop
-        self._report = report
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
 
-    def wait_for(self, number: int) -> None:
-        """Returns when file `number` is here; raises what its fetch raised."""
+    def add(self, file: Fetchable) -> None:
+        """Puts a file at the end of the line."""
+        with self._changed:
+            self._numbers[file] = len(self._files)
+            self._files.append(file)
+            self._states.append(_State.WAITING)
+
+    def wait_for(self, file: Fetchable) -> None:
+        """Returns when the file is here; raises what its fetch raised, or DoesNotFitError when it has no room."""
+        number = self._numbers[file]
         with self._changed:
             self._wanted = number
             self._reached = max(self._reached, number)
             if self._states[number] is _State.FAILED:  # while nobody needed it, perhaps long ago
                 self._states[number] = _State.WAITING
                 self._errors.pop(number, None)
-            self._require_room(number)
+            if self._states[number] is _State.WAITING:
+                self._require_room(file)
             self._start_threads()
             self._changed.notify_all()
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._settled(number), _REPORT_SECONDS)
-                if self._settled(number):
-                    break
-            self._report()
-        self._report()
+        while not self._is_settled(number):
+            self.report()
+        self.report()
         if number in self._errors:
             raise self._errors.pop(number)
 
-    def release(self, number: int) -> None:
-        """Notes that file `number` is not wanted any more."""
+    def release(self, file: Fetchable) -> None:
+        """Notes that the file is not wanted any more."""
         with self._changed:
-            self._states[number] = _State.RELEASED
+            self._states[self._numbers[file]] = _State.RELEASED
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -91,8 +91,22 @@ class FetchAhead:
         for thread in self._threads:
             thread.join(timeout=1.0)
 
-    def _settled(self, number: int) -> bool:
-        return self._states[number] in (_State.DONE, _State.FAILED)
+    def _is_settled(self, number: int) -> bool:
+        """Whether a file is through, after a while at most."""
+
+        def settled() -> bool:
+            return self._states[number] in (_State.DONE, _State.FAILED)
+
+        with self._changed:
+            return self._changed.wait_for(settled, _REPORT_SECONDS)
+
+    def _require_room(self, file: Fetchable) -> None:
+        missing, free = file.missing, self._free()
+        if missing > free:
+            raise DoesNotFitError(
+                f"The next file needs {format_size(missing)} of disk and {format_size(free)} are free.",
+                "What was fetched and converted is kept: free some space and pull again to go on from there.",
+            )
 
     def _start_threads(self) -> None:
         if not self._threads:
@@ -100,22 +114,12 @@ class FetchAhead:
             for thread in self._threads:
                 thread.start()
 
-    def _require_room(self, number: int) -> None:
-        if self._states[number] is not _State.WAITING:
-            return
-        missing, free = self._files[number].missing, self._room.free()
-        if missing > free:
-            raise DoesNotFitError(
-                f"The next file needs {format_size(missing)} of disk and {format_size(free)} are free.",
-                "What was fetched and converted is kept: free some space and pull again to go on from there.",
-            )
-
     def _run(self) -> None:
         while True:
             with self._changed:
                 number = self._next()
                 while number is None and not self._stop.is_set():
-                    self._changed.wait(1.0)  # room on the disk comes without a notice
+                    self._changed.wait(_LOOK_AGAIN_SECONDS)
                     number = self._next()
                 if number is None or self._stop.is_set():
                     return
@@ -123,7 +127,7 @@ class FetchAhead:
             self._fetch(number)
 
     def _fetch(self, number: int) -> None:
-        error: BaseException | None = None
+        error: Exception | None = None
         try:
             self._files[number].fetch()
         except Exception as caught:
@@ -146,12 +150,12 @@ class FetchAhead:
             ahead += number > self._reached
             if ahead > AHEAD or self._reached < 0:
                 return None
-            if state is _State.WAITING and self._has_room(number):
+            if state is _State.WAITING and self._has_room(self._files[number]):
                 return number
         return None
 
-    def _has_room(self, number: int) -> bool:
+    def _has_room(self, file: Fetchable) -> bool:
         running = sum(
-            file.missing for file, state in zip(self._files, self._states, strict=True) if state is _State.RUNNING
+            other.missing for other, state in zip(self._files, self._states, strict=True) if state is _State.RUNNING
         )
-        return self._room.free() - self._room.reserved() - running >= self._files[number].missing
+        return self._free() - self.reserved - running >= file.missing

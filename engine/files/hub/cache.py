@@ -50,7 +50,7 @@ def _commit(folder: Path, revision: str) -> str | None:
     if is_commit(revision):
         return revision
     ref = folder / "refs" / revision
-    if ".." in ref.parts or not ref.is_file():
+    if ".." in ref.parts or not ref.is_relative_to(folder) or not ref.is_file():
         return None
     commit = ref.read_bytes()[:41].decode("ascii", "replace").strip()
     return commit if is_commit(commit) else None

@@ -20,6 +20,7 @@ from engine.files.hub.patience import Passing, Patience, Rules, Stopped
 from engine.files.hub.session import Answer, Hub, request
 
 UNFINISHED = ".unfinished"
+_PIECE_BYTES = 32 << 30  # what is asked for at a time: networks that deliver files refuse answers above 50 GB
 _ARRIVALS = 3  # how often a whole file may arrive with a wrong hash
 
 
@@ -36,8 +37,10 @@ class Download:
         self.path = folder / file.path
         self.unfinished = unfinished_path(folder, file)
         self.have = next((path.stat().st_size for path in (self.path, self.unfinished) if path.is_file()), 0)
+        self.offline = hub.offline
         self._hub = hub
         self._repo = listing.repo
+        self._what = f"{file.path} of {listing.repo}"
         self._url = hub.file_url(listing.repo, listing.commit, file.path)
         self._stop = stop
         self._rules = rules
@@ -72,10 +75,33 @@ class Download:
                 os.ftruncate(out, 0)
                 self.have = 0
         raise CorruptFileError(
-            f"{self.file.path} of {self._repo} arrived damaged {_ARRIVALS} times: "
+            f"{self._what} arrived damaged {_ARRIVALS} times: "
             f"its {hasher.name} should be {self.file.digest} and is {found}.",
             "Pull again later, or over another connection.",
         )
+
+    def comes_again(self, size: int) -> bool:
+        """Whether the first `size` bytes come once more as they are here; if not, what is here is thrown away.
+
+        There is no hash for a part of a file. Bytes that make no sense are asked for twice before they are believed.
+        """
+        if self.path.is_file() or not size:
+            return True
+        here = self.fetch_head(size).read_bytes()[:size]
+        again = bytearray()
+        try:
+            with request(self._hub, self._url, self._repo, self._what, 0, size) as answer:
+                for chunk in answer.chunks:
+                    again += chunk
+                    if len(again) >= size:
+                        break
+        except Passing:
+            return True
+        if again[:size] == here:
+            return True
+        self.unfinished.unlink()
+        self.have = 0
+        return False
 
     def free(self, keep: int) -> None:
         """Gives back the disk of all but the first `keep` bytes, from which a later run can plan again."""
@@ -111,16 +137,15 @@ class Download:
 
     def _fetch(self, out: int, stop: int, hasher: Hasher | None) -> None:
         """Appends until `stop` bytes are here. As long as each try brings something there may be any number of them."""
-        patience = Patience(f"{self.file.path} of {self._repo}", self._stop, self._rules)
-        whole = stop == self.file.size
+        patience = Patience(self._what, self._stop, self._rules)
         while self.have < stop:
-            start = self.have
-            asked = (None, None) if start == 0 and whole else (start, stop)
+            start, end = self.have, min(stop, self.have + _PIECE_BYTES)
+            asked = (None, None) if (start, end) == (0, self.file.size) else (start, end)
             try:
-                with request(self._hub, self._url, self._repo, f"{self.file.path} of {self._repo}", *asked) as answer:
-                    self._append(out, stop, answer, hasher)
-                if self.have < stop:
-                    raise Passing(f"the answer ends at byte {self.have} of {stop}")
+                with request(self._hub, self._url, self._repo, self._what, *asked) as answer:
+                    self._append(out, end, answer, hasher)
+                if self.have < end:
+                    raise Passing(f"the answer ends at byte {self.have} of {end}")
             except Passing as failure:
                 if self.have > start:
                     patience.progressed()
@@ -133,7 +158,7 @@ class Download:
         position = answer.start
         for chunk in answer.chunks:
             if self._stop.is_set():
-                raise Stopped(f"{self.file.path} was given up.")
+                raise Stopped(f"{self._what} was given up.")
             new = memoryview(chunk)[max(0, self.have - position) : max(0, stop - position)]
             position += len(chunk)
             if len(new):

@@ -6,6 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from engine.base.errors import CorruptFileError
 from engine.files.hub.listing import HubFile
 from engine.files.untrusted import open_regular
 
@@ -37,17 +38,18 @@ class Hasher:
         return self._hasher.hexdigest()
 
 
-def matches(path: Path, file: HubFile) -> bool:
-    """Whether the file at `path` has the size and the hash of `file`; one of which no hash is known has the right one.
-
-    Errors: NotFoundError and CorruptFileError for a file that cannot be opened.
-    """
+def check(path: Path, file: HubFile) -> None:
+    """Raises CorruptFileError unless the file at `path` has the size and, where one is known, the hash of `file`."""
     descriptor = open_regular(path)
     try:
-        if os.fstat(descriptor).st_size != file.size:
-            return False
+        size = os.fstat(descriptor).st_size
+        if size != file.size:
+            raise CorruptFileError(f"{path} has {size} bytes; it should have {file.size}.")
         hasher = Hasher(file)
         hasher.update_from(descriptor)
-        return not file.digest or hasher.hexdigest() == file.digest
     finally:
         os.close(descriptor)
+    if file.digest and hasher.hexdigest() != file.digest:
+        raise CorruptFileError(
+            f"{path} is damaged: its {hasher.name} should be {file.digest} and is {hasher.hexdigest()}."
+        )

@@ -18,6 +18,7 @@ _LARGEST = 1 << 50
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 MAIN = "main"  # the branch that a repository shows
 _SHA1 = re.compile(r"[0-9a-f]{40}", re.ASCII)
+_PATIENT = Rules()
 _PLAIN_PART = re.compile(r"[^/\\\x00-\x1f]+")
 
 
@@ -79,13 +80,12 @@ def is_commit(text: str) -> bool:
     return bool(_SHA1.fullmatch(text))
 
 
-def fetch_listing(hub: Hub, repo: str, revision: str, rules: Rules | None = None) -> Listing:
+def fetch_listing(hub: Hub, repo: str, revision: str, rules: Rules = _PATIENT) -> Listing:
     """Asks the Hub for the files of a repository.
 
     Errors: NotFoundError for an unknown repository or revision, NetworkError when the Hub cannot be reached, refuses,
     or answers with something else.
     """
-    rules = rules or Rules()
     what = repo if revision == MAIN else f"{repo} at {revision}"
     patience = Patience(what, threading.Event(), rules)
     while True:

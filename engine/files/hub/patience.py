@@ -25,11 +25,13 @@ class Stopped(FreetokenError):
 
 @dataclass(frozen=True)
 class Rules:
-    """`tries` in a row without any progress end it. Waits double from `first_wait` seconds up to `longest_wait`."""
+    """`tries` in a row without any progress end it. Waits double from `first_wait` seconds on, or are what the server
+    asks for, as long as that is no more than `longest_wait`: the Hub counts its limits over five minutes.
+    """
 
     tries: int = 6
     first_wait: float = 0.5
-    longest_wait: float = 60.0
+    longest_wait: float = 300.0
 
 
 class Patience:
@@ -59,6 +61,10 @@ class Patience:
                 "Pull again then: it goes on where it stopped. A token raises the Hub's limits: hf auth login.",
             ) from None
         doubled = self._rules.first_wait * 2 ** (self._failures - 1)
-        wait = max(failure.wait, min(doubled, self._rules.longest_wait) * random.uniform(0.5, 1.0))
-        if self._stop.wait(wait):
+        if pause(max(failure.wait, doubled * random.uniform(0.5, 1.0)), self._stop):
             raise Stopped(f"{self._what} was given up.")
+
+
+def pause(seconds: float, stop: threading.Event) -> bool:
+    """Waits, or returns True at once when `stop` is set."""
+    return stop.wait(seconds)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from engine.base.errors import CorruptFileError
+from engine.files.hub.ahead import FetchAhead
 from engine.files.hub.download import Download
-from engine.files.hub.hashes import matches
+from engine.files.hub.hashes import check
 from engine.files.source_file import Bytes, LocalFile
 
 _HEAD_BYTES = 64 << 10  # what is fetched at least; many headers are not much longer
-
-Told = Callable[["RemoteFile"], None]
 
 
 class RemoteFile:
@@ -25,18 +23,15 @@ class RemoteFile:
     cache of `huggingface_hub`: if it is sound it is used where it lies, and never deleted.
     """
 
-    def __init__(self, download: Download, cached: Path | None, wait: Told, done: Told) -> None:
-        """`wait` returns when another thread is through with `fetch`, or raises what that raised; `done` is told that
-        the file is not wanted any more.
-        """
+    def __init__(self, download: Download, cached: Path | None, ahead: FetchAhead) -> None:
         self.path = download.path
         self.size = download.file.size
         self.identity: list[Any] = [download.file.path, download.file.size, download.file.digest]
         self._download = download
         self._cached = cached
-        self._wait = wait
-        self._done = done
+        self._ahead = ahead
         self._planned = 0  # bytes at the beginning that somebody has read before all were here
+        self._planned_with: str | None = None  # their hash
         self._whole: Path | None = None
         self._reader: LocalFile | None = None
         self._released = False
@@ -64,25 +59,38 @@ class RemoteFile:
     def fetch(self) -> None:
         """Sees to it that all of it is here, and checked. A cached copy that is damaged is replaced by one of ours.
 
-        Errors: those of `Download.finish`; CorruptFileError when it begins otherwise than what was read of it before.
+        Errors: those of `Download.finish`; CorruptFileError when it begins otherwise than what was read of it before,
+        and for a damaged copy when nothing can be fetched.
         """
-        planned_with = self._hash_of_beginning()
-        if self._cached and not matches(self._cached, self._download.file):
-            self._cached = None
-        self._whole = self._cached or self._download.finish()
-        if self._hash_of_beginning() != planned_with:
+        if self._planned_with is None:  # a second try must not take what the first one brought for what was read
+            self._planned_with = self._hash_of_beginning()
+        if self._cached:
+            try:
+                check(self._cached, self._download.file)
+            except CorruptFileError as error:
+                if self._download.offline:
+                    raise CorruptFileError(error.message, "Unset HF_HUB_OFFLINE to fetch it again.") from None
+                self._cached = None
+        whole = self._cached or self._download.finish()
+        if self._hash_of_beginning(whole) != self._planned_with:
             raise CorruptFileError(
                 f"{self.path} begins otherwise than it did when this conversion was planned.", "Pull again."
             )
+        self._whole = whole
+
+    def begins_as_read(self) -> bool:
+        """Whether what was read of its beginning comes once more; see `Download.comes_again`."""
+        self.close()
+        return bool(self._cached) or self._download.comes_again(self._planned)
 
     def acquire(self) -> None:
-        self._wait(self)
+        self._ahead.wait_for(self)
         self.close()
 
     def release(self) -> None:
         self.close()
         self._released = True
-        self._done(self)
+        self._ahead.release(self)
         if not self._cached:
             self._download.free(keep=self._planned)
 
@@ -118,10 +126,11 @@ class RemoteFile:
             stop = max(stop, 2 * self._download.have, _HEAD_BYTES)
         return self._download.fetch_head(stop)
 
-    def _hash_of_beginning(self) -> str:
+    def _hash_of_beginning(self, path: Path | None = None) -> str:
+        """The hash of what was planned with, as it is at `path` or in what there is so far."""
         if not self._planned:
             return ""
-        file = LocalFile(self._whole or self._cached or self._download.fetch_head(self._planned))
+        file = LocalFile(path or self._cached or self._download.fetch_head(self._planned))
         try:
             return xxhash.xxh3_128_hexdigest(file.read_bytes(0, self._planned))
         finally:

@@ -10,8 +10,9 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from engine import __version__
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 TOKEN_REMEDY = "Log in with: hf auth login, or set HF_TOKEN to a token from huggingface.co/settings/tokens."
 _BUSY_STATUS = (408, 425, 429, 500, 502, 503, 504)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
+_SECONDS = re.compile(r"\d{1,9}", re.ASCII)
+_RATE_LIMIT = re.compile(r"r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})", re.ASCII)  # "api";r=0;t=55: nothing left for 55 s
 
 
 @dataclass(frozen=True)
@@ -181,15 +184,16 @@ def _refusal(hub: Hub, response: httpx2.Response, repo: str, what: str) -> Freet
 
 
 def _phrase(status: int) -> str:
-    from http import HTTPStatus
-
     try:
         return HTTPStatus(status).phrase
     except ValueError:
         return "no known status"
 
 
-def _wait(headers: Mapping[str, Any]) -> float:
-    """Seconds that a busy server asks to wait, 0 if it says nothing that can be read."""
-    text = str(headers.get("retry-after", "")).strip()
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
+def _wait(headers: Mapping[str, str]) -> float:
+    """Seconds that a busy server asks to wait, 0 if it does not say: `Retry-After`, or the Hub's own `RateLimit`."""
+    text = headers.get("retry-after", "").strip()
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    limit = _RATE_LIMIT.search(headers.get("ratelimit", ""))
+    return float(limit[1]) if limit else 0.0

@@ -1,0 +1,77 @@
+"""What the tests of pulling share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save
+
+from engine.files.cost import Cost
+from engine.files.hub.listing import fetch_listing
+from engine.files.hub.patience import Rules
+from engine.files.hub.session import connect
+from engine.files.manifest import MANIFEST_NAME
+from engine.files.pull import pull
+from engine.files.store import Store
+from tests.unit.checkpoints import MIXTRAL, mixtral_tensors
+
+REPO = "someone/Tiny-MoE"
+QUICK = Rules(tries=4)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a pull from outside."""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files; of the manifest everything but where the model came from, and its own hash."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    manifest = json.loads(files.pop(MANIFEST_NAME))
+    del manifest["provenance"], manifest["hash"]
+    return files | {MANIFEST_NAME: json.dumps(manifest, sort_keys=True).encode()}
+
+
+def pull_it(tmp_path: Path, what: str = REPO, **options: Any) -> Path:
+    defaults: dict[str, Any] = {
+        "write_tokenizer": lambda metadata, folder: None,
+        "progress": lambda phase, done, total: None,
+    }
+    return pull(what, Store(tmp_path / "store"), **(defaults | options))
+
+
+def interrupt(cost: Cost) -> None:
+    raise Interrupted
+
+
+def in_cache(cache: Path, commit: str, files: dict[str, bytes]) -> Path:
+    """Lays files out as huggingface_hub does: links into a folder of blobs that are named by their hashes."""
+    folder = cache / "models--someone--Tiny-MoE"
+    snapshot = folder / "snapshots" / commit
+    for made in (snapshot, folder / "blobs", folder / "refs"):
+        made.mkdir(parents=True, exist_ok=True)
+    (folder / "refs" / "main").write_text(commit)
+    digests = {file.path: file.digest for file in fetch_listing(connect(), REPO, "main").files}
+    for path, content in files.items():
+        blob = folder / "blobs" / digests[path]
+        blob.write_bytes(content)
+        (snapshot / path).symlink_to(Path("../../blobs") / blob.name)
+    return snapshot
+
+
+def by_layer() -> dict[str, bytes]:
+    """The files of a model with a shard for each layer and two for the rest, and larger experts: 7 MB."""
+    config = MIXTRAL | {"num_hidden_layers": 4, "intermediate_size": 512}
+    tensors = mixtral_tensors(config)
+    groups: dict[str, dict[str, Any]] = {}
+    for name, values in tensors.items():
+        layer = name.split(".")[2] if ".layers." in name else ("first" if "embed" in name else "last")
+        groups.setdefault(layer, {})[name] = values
+    order = ["first", "0", "1", "2", "3", "last"]
+    shards = {f"model-{number:05d}-of-00006.safetensors": groups[group] for number, group in enumerate(order, 1)}
+    index = {name: shard for shard, group in shards.items() for name in group}
+    return {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors.index.json": json.dumps({"weight_map": index}).encode(),
+    } | {shard: save(group) for shard, group in shards.items()}

@@ -1,0 +1,215 @@
+"""Pulling a repository: the same model as its folder on disk gives, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import pytest
+
+from engine.base.errors import (
+    BusyError,
+    DoesNotFitError,
+    UnsupportedError,
+    UsageError,
+)
+from engine.files.catalogue import HubRepo
+from engine.files.convert import convert
+from engine.files.cost import Cost
+from engine.files.ftw import open_model
+from engine.files.hub.repo import open_repo
+from engine.files.pull import pull_cost
+from engine.files.pull_repo import FETCH, FETCH_AND_CONVERT
+from engine.files.store import Store
+from engine.files.target import find_target
+from tests.hub.pulling import REPO, by_layer, contents, pull_it
+from tests.hub.server import HubServer
+from tests.unit.checkpoints import mixtral_tensors, write_mixtral_gguf
+
+STORED = "/storage/"
+
+
+def test_a_pull_gives_the_model_that_the_folder_gives(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], expected: dict[str, bytes]
+) -> None:
+    commit = server.add(REPO, files)
+    folder = pull_it(tmp_path)
+    assert contents(folder) == expected
+    assert open_model(folder).manifest.provenance["source"] == f"{REPO}@{commit}"
+    assert [path.name for path in (tmp_path / "store").rglob("*") if "unfinished" in path.name] == []
+    assert not Store(tmp_path / "store").downloads("tiny-moe").exists()
+    assert server.asked("README.md") == []
+    assert not (tmp_path / "cache").exists(), "the cache of huggingface_hub is not ours to write"
+    asked = len(server.requests)
+    assert pull_it(tmp_path) == folder
+    assert len(server.requests) == asked, "what is there is not asked for"
+
+
+def test_progress_counts_what_comes_and_what_is_written(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    server.add(REPO, files)
+    told: list[tuple[str, int, int]] = []
+    costs: list[Cost] = []
+    folder = pull_it(tmp_path, progress=lambda *step: told.append(step), announce=costs.append)
+    (cost,) = costs
+    assert cost.fetch == sum(len(content) for name, content in files.items() if name.endswith(".safetensors"))
+    assert cost.disk == sum(path.stat().st_size for path in folder.glob("*.bank")) + (
+        (folder / "dense.safetensors").stat().st_size
+    )
+    assert told[0] == (FETCH, 0, 0)
+    assert {phase for phase, _, _ in told[1:]} == {FETCH_AND_CONVERT}
+    assert {total for _, _, total in told[1:]} == {cost.fetch + cost.disk}
+    done = [done for _, done, _ in told[1:]]
+    assert done == sorted(done)
+    assert done[-1] == cost.fetch + cost.disk
+
+
+def test_files_are_given_up_as_soon_as_they_are_converted(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    """Shards of a layer each: no more than two of them, and two ahead, are ever on the disk."""
+    shards = by_layer()
+    server.add(REPO, shards)
+    downloads = Store(tmp_path / "store").downloads("tiny-moe")
+    weights = {name: len(content) for name, content in shards.items() if name.endswith(".safetensors")}
+    most = 0
+
+    def progress(phase: str, done: int, total: int) -> None:
+        nonlocal most
+        here = sum(path.stat().st_size for path in downloads.rglob("*.safetensors*"))
+        most = max(most, here)
+
+    costs: list[Cost] = []
+    pull_it(tmp_path, progress=progress, announce=costs.append)
+    heads = 65_536 * len(weights)
+    assert len(weights) == 6
+    assert 0 < most <= 4 * max(weights.values()) + heads
+    assert costs[0].room < costs[0].disk + 2 * max(weights.values()) + (64 << 20) + 1
+
+
+def test_the_order_of_shards_and_the_room_they_take(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
+    server.add(REPO, by_layer())
+    cost = pull_cost(find_target(REPO))
+    largest = max(len(content) for content in server.repos[REPO][server.refs[REPO]["main"]].values())
+    assert cost.disk < cost.room <= cost.disk + 2 * largest + (64 << 20)
+    assert cost.fetch > cost.disk * 0.9
+
+
+def test_a_revision_can_be_asked_for(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
+    old = server.add(REPO, files | {"generation_config.json": b'{"temperature": 1.5}'}, "v1")
+    server.add(REPO, files)
+    folder = pull_it(tmp_path, revision="v1")
+    assert json.loads((folder / "generation_config.json").read_bytes()) == {"temperature": 1.5}
+    assert pull_it(tmp_path, revision=old) == folder
+    assert pull_it(tmp_path, revision="v1") == folder
+    server.add(REPO, files, "v2")
+    with pytest.raises(UsageError, match="made of other files than someone/Tiny-MoE at v2"):
+        pull_it(tmp_path, revision="v2")
+
+
+def test_a_model_of_another_owner_is_not_taken_for_this_one(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    server.add(REPO, files)
+    server.add("else/Tiny-MoE", files)
+    pull_it(tmp_path)
+    with pytest.raises(UsageError, match="made of other files than else/Tiny-MoE"):
+        pull_it(tmp_path, "else/Tiny-MoE")
+    assert pull_it(tmp_path, "else/Tiny-MoE", name="other").name == "other"
+
+
+def test_two_pulls_at_once(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
+    server.add(REPO, files)
+    messages: list[str] = []
+
+    def second(cost: Cost) -> None:
+        with pytest.raises(BusyError, match="Another process is downloading") as caught:
+            pull_it(tmp_path)
+        messages.append(caught.value.message)
+
+    pull_it(tmp_path, announce=second)
+    assert len(messages) == 1
+
+
+def test_a_family_that_is_not_known_is_refused_by_its_config(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    server.add(REPO, files | {"config.json": b'{"model_type": "perceiver"}'})
+    with pytest.raises(UnsupportedError, match="perceiver"):
+        pull_it(tmp_path)
+    assert {request.path.rsplit("/", 1)[-1] for request in server.requests} == {"main", "config.json"}
+    assert not Store(tmp_path / "store").downloads("tiny-moe").exists()
+    assert Store(tmp_path / "store").entries() == []
+
+
+def test_a_shard_that_the_index_names_and_nobody_uploaded(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    without = {name: content for name, content in files.items() if "00004" not in name}
+    server.add(REPO, without)
+    with pytest.raises(Exception, match=r"someone/Tiny-MoE/model-00004-of-00005\.safetensors is missing"):
+        pull_it(tmp_path)
+
+
+def test_a_disk_without_room_is_told_before_the_first_weights(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(REPO, files)
+    monkeypatch.setattr("engine.files.pull_repo.free_space", lambda path: (path, 10_000_000))
+    with pytest.raises(DoesNotFitError, match=r"tiny-moe needs .* of disk while it is pulled, .* too little") as caught:
+        pull_it(tmp_path)
+    assert caught.value.exit_code == 4
+    assert all(request.range.startswith("bytes=0-") for request in server.asked(STORED) if "model-" in request.path)
+
+
+def test_what_a_killed_cleaning_up_left_is_removed(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
+    server.add(REPO, files)
+    pull_it(tmp_path)
+    downloads = Store(tmp_path / "store").downloads("tiny-moe")
+    (downloads / "files").mkdir(parents=True)
+    pull_it(tmp_path)
+    assert not downloads.exists()
+
+
+# --- what is imported ------------------------------------------------------------------------------------------------
+
+
+def test_huggingface_hub_is_not_imported_before_it_is_needed() -> None:
+    code = (
+        "import sys; import engine.files.pull; import freetoken_cli.pulling; "
+        "sys.exit(any(name in sys.modules for name in ('huggingface_hub', 'httpx2')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_open_repository_gives_nothing_away_when_it_is_closed(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    server.add(REPO, files)
+    repo = open_repo(HubRepo(REPO), tmp_path / "downloads", lambda sentence: None)
+    repo.close()
+    again = open_repo(HubRepo(REPO), tmp_path / "downloads", lambda sentence: None)
+    assert again.fetched == repo.fetched > 0
+    again.discard_downloads()
+    again.close()
+    assert not (tmp_path / "downloads").exists()
+
+
+def test_a_gguf_of_a_repository(server: HubServer, tmp_path: Path) -> None:
+    kinds = {"Q8_0": gguf.GGMLQuantizationType.Q8_0, "F16": gguf.GGMLQuantizationType.F16}
+    content = {}
+    for label, kind in kinds.items():
+        path = write_mixtral_gguf(tmp_path / f"Tiny-{label}.gguf", mixtral_tensors(), kind)
+        content[path.name] = path.read_bytes()
+    server.add("someone/Tiny-GGUF", content)
+    with pytest.raises(UsageError, match=r"holds 2 models: Tiny-F16\.gguf \(.*\), Tiny-Q8_0\.gguf"):
+        pull_it(tmp_path, "someone/Tiny-GGUF")
+    folder = pull_it(tmp_path, "someone/Tiny-GGUF", file="Tiny-Q8_0.gguf")
+    assert folder.name == "tiny-q8_0"
+    convert(tmp_path / "Tiny-Q8_0.gguf", tmp_path / "local", write_tokenizer=lambda metadata, folder: None)
+    assert contents(folder) == contents(tmp_path / "local")
+    assert pull_it(tmp_path, "someone/Tiny-GGUF", file="F16").name == "tiny-gguf.f16"
