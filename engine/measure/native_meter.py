@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from engine import __version__, _native
 from engine.base.errors import DoesNotFitError
 from engine.base.hardware import read_hardware
-from engine.files.codecs import CODECS, FORMS, align
+from engine.files.codecs import CODECS, align
 from engine.files.manifest import FIELD_ALIGNMENT, GATE_UP, Field, Shape, record_size
+from engine.measure.example_rows import random_rows
 from engine.measure.probe import ExpertShape
 from engine.measure.profile import Machine
 
@@ -124,21 +125,3 @@ def example_record(shape: ExpertShape, random: np.random.Generator) -> tuple[tup
         for turn in range(turns):
             _native.pack_rows(field.shape.codec, raw, field.shape.cols, stored[turn * tile :], turns * tile)
     return fields, record
-
-
-def random_rows(shape: Shape, random: np.random.Generator) -> NDArray[np.uint8]:
-    """Rows as a checkpoint holds them: values of about 0.1, in blocks whose scales differ."""
-    form = FORMS[shape.codec]
-    if form.block == 1:
-        values = random.standard_normal((shape.rows, shape.cols), dtype=np.float32) / 10
-        if shape.codec == "bf16":
-            return np.ascontiguousarray(values.view(np.uint16)[:, 1::2]).view(np.uint8)
-        return values.astype(np.float16 if shape.codec == "f16" else np.float32).view(np.uint8)
-    blocks = random.integers(0, 256, (shape.rows, shape.cols // form.block, form.row_bytes(form.block)), dtype=np.uint8)
-    if shape.codec == "mxfp4":
-        blocks[:, :, 0] = random.integers(120, 124, blocks.shape[:2])
-    else:
-        count = 2 if shape.codec == "q4_1" else 1
-        scales = random.uniform(0.5, 1.5, (*blocks.shape[:2], count)) / (1024 if shape.codec == "q8_0" else 64)
-        blocks[:, :, : 2 * count] = scales.astype(np.float16).view(np.uint8)
-    return blocks.reshape(shape.rows, -1)

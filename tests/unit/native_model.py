@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine import _native
+from engine.files.codecs import CODECS, align
 from engine.files.ftw import Bank, Tensor
 from engine.files.manifest import Field, Shape, record_size
-from engine.measure.native_meter import random_rows
+from engine.measure.example_rows import random_rows
 from engine.program.ir import Buffer, Cache, Op, Program, RopeTable
 from engine.program.native import NativeExecutor
 from tests.unit.numpy_program import Expert, NumpyProgram
@@ -37,8 +38,10 @@ class RandomModel:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
-        self.buffer("x", HIDDEN)
-        self.op("embed", (), ("x",), (self.matrix("embed", VOCAB, HIDDEN, "f32"),), scale=10.0)
+        unit = CODECS[self.codec].cols_unit  # of some codecs a row is never shorter
+        self.hidden, self.width = align(HIDDEN, unit), align(WIDTH, unit)
+        self.buffer("x", self.hidden)
+        self.op("embed", (), ("x",), (self.matrix("embed", VOCAB, self.hidden, "f32"),), scale=10.0)
 
     # --- parts
 
@@ -69,7 +72,7 @@ class RandomModel:
     def bank(self, biases: bool, fused: bool) -> None:
         """Experts of one more MoE layer, in two shards."""
         names = ("gate", "up", "down")
-        shapes = {n: (HIDDEN, WIDTH) if n == "down" else (WIDTH, HIDDEN) for n in names}
+        shapes = {n: (self.hidden, self.width) if n == "down" else (self.width, self.hidden) for n in names}
         fields: list[Field] = []
         for name in ("gate_up", "down") if fused else names:
             fields.append(Field(name, Shape(self.codec, *shapes[name.removesuffix("_up")]), self._end(fields)))
@@ -103,7 +106,7 @@ class RandomModel:
             if found.name == name:
                 record[found.offset : found.offset + len(data)] = data
             elif found.name == "gate_up" and name in ("gate", "up"):
-                tiles = record[found.offset : found.offset + 2 * len(data)].reshape(-(-WIDTH // 16), 2, -1)
+                tiles = record[found.offset : found.offset + 2 * len(data)].reshape(-(-found.shape.rows // 16), 2, -1)
                 tiles[:, int(name == "up")] = data.reshape(len(tiles), -1)
 
     # --- layers, each from x to x
@@ -113,7 +116,7 @@ class RandomModel:
         widths = {"q": heads * dim, "k": kv_heads * dim, "v": kv_heads * dim}
         for name, width in widths.items():
             self.buffer(f"{name}{n}", width)
-            self.op("linear", ("x",), (f"{name}{n}",), (self.matrix(f"w{name}{n}", width, HIDDEN), ""), scale=1.0)
+            self.op("linear", ("x",), (f"{name}{n}",), (self.matrix(f"w{name}{n}", width, self.hidden), ""), scale=1.0)
         self.buffer(f"o{n}", heads * dim)
         self.caches.append(Cache(kv_heads, dim, dim))
         sinks = self.vector(f"sinks{n}", heads) if changes.pop("sinks", False) else ""
@@ -124,9 +127,10 @@ class RandomModel:
 
     def add_linear(self, source: str, width: int) -> None:
         n = len(self.ops)
-        self.buffer(f"part{n}", HIDDEN)
-        matrix = self.matrix(f"out{n}", HIDDEN, width, self.codec if width % 32 == 0 else "f32")
-        self.op("linear", (source,), (f"part{n}",), (matrix, self.vector(f"bias{n}", HIDDEN)), scale=0.5)
+        self.buffer(f"part{n}", self.hidden)
+        codec = self.codec if CODECS[self.codec].valid_cols(width) else "f32"
+        matrix = self.matrix(f"out{n}", self.hidden, width, codec)
+        self.op("linear", (source,), (f"part{n}",), (matrix, self.vector(f"bias{n}", self.hidden)), scale=0.5)
         self.op("add", ("x", f"part{n}"), ("x",), scale=1.0)
 
     def moe(self, biases: bool = False, fused: bool = True, activation: str = "silu", **changes: Any) -> None:
@@ -134,8 +138,8 @@ class RandomModel:
         self.buffer(f"scores{n}", EXPERTS)
         self.buffer(f"ids{n}", TOP_K, dtype="i32")
         self.buffer(f"weights{n}", TOP_K)
-        self.buffer(f"mixed{n}", HIDDEN)
-        router = self.matrix(f"router{n}", EXPERTS, HIDDEN, "f32")
+        self.buffer(f"mixed{n}", self.hidden)
+        router = self.matrix(f"router{n}", EXPERTS, self.hidden, "f32")
         self.op("linear", ("x",), (f"scores{n}",), (router, ""), scale=1.0)
         choice = self.vector(f"choice{n}", EXPERTS) if changes.pop("bias", False) else ""
         attrs = {"top_k": TOP_K, "scoring": "softmax", "groups": 1, "top_groups": 1, "group_top": 1}
@@ -149,10 +153,10 @@ class RandomModel:
     # --- the whole
 
     def program(self) -> Program:
-        self.buffer("rows", HIDDEN, domain="row")
+        self.buffer("rows", self.hidden, domain="row")
         self.buffer("logits", VOCAB, domain="row")
         self.op("select", ("x",), ("rows",))
-        self.op("linear", ("rows",), ("logits",), (self.matrix("head", VOCAB, HIDDEN), ""), scale=1.0)
+        self.op("linear", ("rows",), ("logits",), (self.matrix("head", VOCAB, self.hidden), ""), scale=1.0)
         ops, caches, ropes = tuple(self.ops), tuple(self.caches), tuple(self.ropes)
         return Program(self.buffers, ops, caches, ropes, "logits", VOCAB, "x", (len(ops) - 2,))
 
