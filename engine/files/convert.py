@@ -92,14 +92,15 @@ def convert_checkpoint(
     Bounded memory whatever the model. Killed at any moment, the same call goes on in mid-file and gives the same bytes;
     until it has finished everything is in `<dest>.partial`. The checkpoint's files are acquired in their order and
     released as soon as all that they hold is safe on disk. `write_tokenizer` turns GGUF metadata into tokenizer files,
-    `upcycle` makes a dense model sparse, `expert_codec` (one of ENCODED) puts routed experts into that codec, which
-    loses accuracy, `sampling` is what generation_config.json says where the source has none,
-    `force` replaces an existing `dest` or an unfinished conversion of something else. `pace` says how often the journal
-    is brought up to date; `pack` is another packer of the same format.
+    `upcycle` makes a dense model sparse, `expert_codec` (one of ENCODED) puts routed experts into that codec at a cost
+    that the result tells, `sampling` is what generation_config.json says where the source has none, `force` replaces an
+    existing `dest` or an unfinished conversion of something else. `pace` says how often the journal is brought up to
+    date; `pack` is another packer of the same format.
 
     Errors: UnsupportedError (unknown family, codec or tensor) and CorruptFileError before any output is written;
-    UsageError when `dest` is there or settings would be mixed; BusyError while another process converts;
-    DoesNotFitError when the disk is too small or full; those of acquiring a file.
+    CorruptFileError for impossible values met later; UsageError when `dest` is there or settings would be mixed;
+    BusyError while another process converts; DoesNotFitError when the disk is too small or full; those of acquiring a
+    file.
     """
     _check_destination(dest, force)
     job = _prepare(checkpoint, upcycle, expert_codec, sampling or {})

@@ -158,13 +158,6 @@ class Partial:
             _discard(self.folder)  # nothing was begun, so nothing is left behind
         for descriptor in (*self._files.values(), self._journal, self._lock):
             os.close(descriptor)
-        if isinstance(error, CorruptFileError) and self.folder.exists() and str(self.folder) not in error.remedy:
-            # the source has to change, and what was made of the old one does not go with the new
-            raise CorruptFileError(
-                error.message,
-                f"{error.remedy} Then convert with --force to start over, or give up and remove what is unfinished: "
-                f"rm -r {self.folder}".lstrip(),
-            ) from error
         if not isinstance(error, OSError):
             return
         if error.errno in _NO_SPACE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from engine.files.packing import Pack, item_bytes
 from engine.files.partial import Partial
 from engine.files.plan import Item, Plan
 from engine.files.requantise import Requantiser
-from engine.files.source_file import SourceFile
+from engine.files.source_file import Bytes, SourceFile
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,15 @@ def stream(
                 saver.save()  # what is missing may be long in coming
                 use.acquire(item)
             hasher = xxhash.xxh3_128()
-            offset = item.offset
-            for chunk in item_bytes(item, gather, pack, requantiser):
+            written = 0
+            for chunk in _read(item_bytes(item, gather, pack, requantiser), partial):
                 hasher.update(chunk.data)
-                partial.write(item.file, offset, chunk)
-                offset += len(chunk)
+                partial.write(item.file, item.offset + written, chunk)
+                written += len(chunk)
                 saver.wrote(item.file, len(chunk))
-                progress(done + offset - item.offset, plan.total_bytes)
-            if offset != item.offset + item.size:
-                raise AssertionError(f"{item.name} took {offset - item.offset} bytes instead of {item.size}")
+                progress(done + written, plan.total_bytes)
+            if written != item.size:
+                raise AssertionError(f"{item.name} took {written} bytes instead of {item.size}")
             done += item.size
             saver.finished(journal_line(hasher.hexdigest(), requantiser.take_loss()))
             finished = use.end(item)
@@ -84,6 +85,20 @@ def stream(
             for source in finished:
                 source.release()
         saver.save()
+
+
+def _read(chunks: Iterator[Bytes], partial: Partial) -> Iterator[Bytes]:
+    """The chunks; an error in what they are made of says what becomes of that which is done.
+
+    The source has to be another then, and what was made of this one does not go with it.
+    """
+    try:
+        yield from chunks
+    except CorruptFileError as error:
+        raise CorruptFileError(
+            error.message,
+            f"{error.remedy} Then start over with --force, or remove what is unfinished: rm -r {partial.folder}".lstrip(),
+        ) from error
 
 
 class _Use:
