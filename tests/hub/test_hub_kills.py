@@ -157,12 +157,16 @@ def test_an_interrupt_ends_it_at_once(tmp_path: Path, hub: HubServer) -> None:
 
 
 def test_the_token_is_never_printed_or_sent_elsewhere(tmp_path: Path, hub: HubServer) -> None:
-    variables = environment(tmp_path, hub) | {"HF_TOKEN": "hf_secret", "FREETOKEN_DEBUG": "1"}
-    hub.faults = [Fault("/storage/", status=503, times=99)]
-    done = subprocess.run(
-        [*PROGRAM, "pull", REPO], env=variables, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 5
-    assert "hf_secret" not in done.stdout + done.stderr
+    variables = environment(tmp_path, hub) | {"HF_TOKEN": "hf_secret", "FREETOKEN_DEBUG": "1", "HF_DEBUG": "1"}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [*PROGRAM, "pull", REPO]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+
+    hub.faults = [Fault("/resolve/", status=403, headers={"X-Error-Code": "GatedRepo"})]
+    refused, done = run(), run()
+    assert (refused.returncode, done.returncode) == (5, 0)
+    assert "Traceback" in refused.stderr
+    assert "hf_secret" not in refused.stdout + refused.stderr + done.stdout + done.stderr
     assert {request.authorised for request in hub.asked("/resolve/")} == {True}
     assert {request.authorised for request in hub.asked("/storage/")} == {False}

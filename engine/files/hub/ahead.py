@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
@@ -12,6 +13,7 @@ from engine.base.units import format_size
 
 AHEAD = 2  # files beyond the one that is wanted, each over a connection of its own
 _REPORT_SECONDS = 0.1
+_CLOSING_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 1.0  # room on the disk comes without a notice
 
 
@@ -88,8 +90,9 @@ class FetchAhead:
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
+        deadline = time.monotonic() + _CLOSING_SECONDS
         for thread in self._threads:
-            thread.join(timeout=1.0)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _is_settled(self, number: int) -> bool:
         """Whether a file is through, after a while at most."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from engine.base.errors import CorruptFileError
 from engine.files.checkpoint import Checkpoint, companion_files
@@ -18,20 +16,18 @@ from engine.files.hub.choose import GgufChoice, choose_gguf, require_weights
 from engine.files.hub.download import Download
 from engine.files.hub.hashes import check
 from engine.files.hub.listing import HubFile, Listing
+from engine.files.hub.parallel import in_parallel
 from engine.files.hub.patience import Rules
 from engine.files.hub.remote_file import RemoteFile
 from engine.files.hub.session import Hub
 from engine.files.safetensors_folder import CONFIG_NAME
-from engine.files.safetensors_header import read_header
+from engine.files.safetensors_header import Entry, read_header
 from engine.files.safetensors_shards import index_name, parse_index, tensors_of, weights_files
 from engine.files.space import free_space
 from engine.files.untrusted import MAX_JSON_BYTES, read_object, read_small_file
 from engine.spec.families import find_family
 
 _CONNECTIONS = 8  # for small files and headers, of which a large model has hundreds
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 class Opening:
@@ -53,7 +49,7 @@ class Opening:
 
     def forget_damaged_beginnings(self) -> bool:
         """Asks once more for all that was read of the weights; True if some of it came differently and was dropped."""
-        return not all(_in_parallel(RemoteFile.begins_as_read, self.files))
+        return not all(in_parallel(RemoteFile.begins_as_read, self.files, _CONNECTIONS))
 
     def close(self) -> None:
         """Ends what may still be fetched."""
@@ -72,17 +68,17 @@ class Opening:
         find_family(config)  # raises for one that is not known, before anything else is fetched
         names = [file.path for file in self._listing.files]
         companions = companion_files(names, where)
-        paths = dict(zip(companions, _in_parallel(self._whole, companions.values()), strict=True))
+        wholes = in_parallel(self._whole, companions.values(), _CONNECTIONS)
         index_file = index_name(names, where)
         index = parse_index(read_small_file(self._whole(index_file)), f"{where}/{index_file}") if index_file else None
         self._add([self._known(name) for name in weights_files(names, index, where)])
-        headers = _in_parallel(lambda file: read_header(file.read_bytes, file.size, str(file.path)), self.files)
+        headers = in_parallel(_read_header, self.files, _CONNECTIONS)
         return Checkpoint(
             name=f"{where}@{self._listing.commit}",
             config=config,
             tensors=tensors_of(zip(self.files, headers, strict=True), index, config, where),
             files=tuple(self.files),
-            companions=paths,
+            companions=dict(zip(companions, wholes, strict=True)),
         )
 
     def _add(self, weights: Sequence[HubFile]) -> None:
@@ -115,10 +111,5 @@ class Opening:
         return self._download(file).finish()
 
 
-def _in_parallel(work: Callable[[_In], _Out], things: Iterable[_In]) -> list[_Out]:
-    """The results of `work`, in order; the first error ends it."""
-    pool = ThreadPoolExecutor(_CONNECTIONS)
-    try:
-        return list(pool.map(work, things))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+def _read_header(file: RemoteFile) -> dict[str, Entry]:
+    return read_header(file.read_bytes, file.size, str(file.path))
