@@ -30,7 +30,7 @@ class Moving:
         self._plain = Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True)
         counts: list[ProgressColumn] = [TimeRemainingColumn()]
         if sizes:
-            counts = [DownloadColumn(binary_units=True), TransferSpeedColumn()]
+            counts = [DownloadColumn(binary_units=True), TransferSpeedColumn(), *counts]
         self._sized = Progress(TextColumn("{task.description}"), BarColumn(), *counts, console=console, transient=True)
         self._active: Progress | None = None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from engine.files.store import Store
 from tests.cli.harness import FakeFront, Home
 from tests.hub.server import Fault, HubServer
 
@@ -185,7 +186,7 @@ def test_what_cannot_be_pulled_says_why(online: Home, args: list[str], code: int
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert done.stdout == ""
-    assert online.run("list", "-q").stdout == ""
+    assert Store(online.paths.store).entries() == []
 
 
 def test_a_hub_that_cannot_be_reached_is_exit_code_5(home: Home) -> None:
