@@ -22,7 +22,7 @@ from engine.files.quantised.int4 import (
 from engine.files.quantised.nibbles import IN_WORD, Words, transpose_nibbles
 from engine.files.quantised.options import integer, text
 from engine.files.quantised.settings import Settings
-from engine.files.quantised.stripes import Columns, ColumnZeros, StripedCodes
+from engine.files.quantised.stripes import ColumnCodes, ColumnValues, ColumnZeros
 from engine.files.source_file import Bytes
 
 OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -60,8 +60,8 @@ def awq(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
         shape=(words * IN_WORD, cols),
         form=int4_form(bundle.name, cols, group, symmetric=False),
         group=group,
-        codes=StripedCodes(qweight, IN_WORD, cols // 2, _codes),
-        scales=Columns(scales),
+        codes=ColumnCodes(qweight, IN_WORD, _codes),
+        scales=ColumnValues(scales),
         scale_type=scales.form,
         zeros=ColumnZeros(bundle.parts["qzeros"], OUTPUTS),
         order=None,
@@ -71,7 +71,7 @@ def awq(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
 
 def _codes(words: Words) -> Bytes:
     """Words [in, out / 8] as pairs of codes [out, in / 2]: turned in squares of eight, they hold inputs."""
-    squares = words.reshape(-1, IN_WORD, words.shape[1])
+    squares = words.reshape(-1, IN_WORD, words.shape[1]).copy()
     transpose_nibbles(squares)
     out = np.empty((words.shape[1], IN_WORD, len(squares)), np.uint32)
     for nibble, output in enumerate(OUTPUTS):

@@ -27,7 +27,7 @@ from engine.files.quantised.int4 import (
 from engine.files.quantised.nibbles import IN_WORD, Words, gather_nibbles
 from engine.files.quantised.options import flag, integer, text
 from engine.files.quantised.settings import Settings
-from engine.files.quantised.stripes import Columns, ColumnZeros, StripedCodes
+from engine.files.quantised.stripes import ColumnCodes, ColumnValues, ColumnZeros
 from engine.files.source_file import Bytes
 from engine.files.tensors import FileTensor
 
@@ -52,8 +52,8 @@ def gptq(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
         shape=(scales.shape[1], cols),
         form=int4_form(bundle.name, cols, group, symmetric),
         group=group,
-        codes=StripedCodes(bundle.parts["qweight"], 1, cols // 2, partial(_codes, index, ordered)),
-        scales=Columns(scales),
+        codes=ColumnCodes(bundle.parts["qweight"], 1, partial(_codes, index, ordered)),
+        scales=ColumnValues(scales),
         scale_type=scales.form,
         zeros=_zeros(bundle.parts["qzeros"], settings),
         order=index if ordered else None,

@@ -56,7 +56,7 @@ class GroupIndex:
         if not np.array_equal(sizes, expected):
             wrong = int(np.flatnonzero(sizes != expected)[0])
             raise self._misfit(f"puts {sizes[wrong]} columns into group {wrong} instead of {expected[wrong]}")
-        return np.argsort(index, kind="stable")
+        return np.argsort(index.astype(np.min_scalar_type(groups)), kind="stable")  # small types are sorted faster
 
     def check_ascending(self) -> None:
         """Raises CorruptFileError unless the groups follow each other as they are stored."""

@@ -12,10 +12,12 @@ from engine.files.quantised.scheme import value_bits
 from engine.files.source_file import Bytes
 from engine.files.tensors import FileTensor
 
-STRIPE_BYTES = 8 << 20  # of codes read at a time: an expert's matrix, or some columns of a large one
+Columns = npt.NDArray[np.unsignedinteger]
+
+STRIPE_BYTES = 64 << 20  # read at a time: an expert's matrix, or some columns of a large one
 
 
-def read_columns(tensor: FileTensor, start: int, stop: int) -> npt.NDArray[np.unsignedinteger]:
+def read_columns(tensor: FileTensor, start: int, stop: int) -> Columns:
     """Columns `start .. stop` of a tensor [rows, cols] of a file, as opaque words [rows, stop - start].
 
     Nothing else of it is read.
@@ -31,14 +33,46 @@ def read_columns(tensor: FileTensor, start: int, stop: int) -> npt.NDArray[np.un
     return out.view(f"<u{size}")
 
 
-class Columns:
-    """The values of a column of `tensor` [groups, rows] as the bytes of a row."""
+class Stripes:
+    """A tensor [rows, cols] of a file whose columns are asked for a few at a time, in order.
+
+    A read of every row for a few values each would take long: so many columns are read at once, and kept until the
+    last of them was asked for.
+    """
 
     def __init__(self, tensor: FileTensor) -> None:
         self._tensor = tensor
+        rows, self._cols = tensor.shape
+        self._wide = max(1, STRIPE_BYTES * 8 // (rows * value_bits(tensor)))
+        self._kept: tuple[int, Columns] | None = None
+
+    def columns(self, start: int, stop: int) -> Columns:
+        """As `read_columns`; side by side in memory, since what is done with them is several times slower otherwise."""
+        parts: list[Columns] = []
+        while start < stop:
+            base, stripe = self._stripe(start)
+            parts.append(stripe[:, start - base : stop - base])
+            start += parts[-1].shape[1]
+            if start == base + stripe.shape[1]:
+                self._kept = None
+        return np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _stripe(self, column: int) -> tuple[int, Columns]:
+        """The stripe that holds a column, and its first column."""
+        if self._kept is None or not self._kept[0] <= column < self._kept[0] + self._kept[1].shape[1]:
+            self._kept = None  # not two at once
+            self._kept = (column, read_columns(self._tensor, column, min(column + self._wide, self._cols)))
+        return self._kept
+
+
+class ColumnValues:
+    """The values of a column of `tensor` [groups, rows] as the bytes of a row."""
+
+    def __init__(self, tensor: FileTensor) -> None:
+        self._stripes = Stripes(tensor)
 
     def read(self, start: int, stop: int) -> Bytes:
-        return np.ascontiguousarray(read_columns(self._tensor, start, stop).T).view(np.uint8)
+        return np.ascontiguousarray(self._stripes.columns(start, stop).T).view(np.uint8)
 
 
 class ColumnZeros:
@@ -55,48 +89,30 @@ class ColumnZeros:
         add_to_words: int = 0,
         add_to_values: int = 0,
     ) -> None:
-        self._tensor = tensor
+        self._stripes = Stripes(tensor)
         self._places = places
         self._add_to_words = np.uint32(add_to_words)
         self._add_to_values = np.uint8(add_to_values)
 
     def read(self, start: int, stop: int) -> Bytes:
         first = start // IN_WORD
-        words = read_columns(self._tensor, first, -(-stop // IN_WORD)).view(np.uint32) + self._add_to_words
+        words = self._stripes.columns(first, -(-stop // IN_WORD)).view(np.uint32) + self._add_to_words
         values = unpack_words(words, self._places)[:, start - first * IN_WORD : stop - first * IN_WORD]
         return np.ascontiguousarray(values.T) + self._add_to_values
 
 
-class StripedCodes:
+class ColumnCodes:
     """Codes of output rows out of `tensor` I32 [.., rows / unit], `unit` output rows in a column.
 
-    `decode` turns words [.., n] into the codes of n * unit rows, `row_bytes` each. A stripe is read at a time and kept
-    until its last row was asked for, since rows are asked for a few at a time, in order.
+    `decode` turns some of its columns, words [.., n], into the codes of n * unit rows.
     """
 
-    def __init__(self, tensor: FileTensor, unit: int, row_bytes: int, decode: Callable[[Words], Bytes]) -> None:
-        self._tensor = tensor
+    def __init__(self, tensor: FileTensor, unit: int, decode: Callable[[Words], Bytes]) -> None:
+        self._stripes = Stripes(tensor)
         self._unit = unit
-        self._wide = max(1, STRIPE_BYTES // (row_bytes * unit))
         self._decode = decode
-        self._kept: tuple[int, Bytes] | None = None
 
     def read(self, start: int, stop: int) -> Bytes:
-        parts: list[Bytes] = []
-        while start < stop:
-            base, codes = self._stripe(start)
-            parts.append(codes[start - base : stop - base])
-            start += len(parts[-1])
-            if start == base + len(codes):
-                self._kept = None
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _stripe(self, row: int) -> tuple[int, Bytes]:
-        """The stripe that holds a row, and its first row."""
-        if self._kept is None or not self._kept[0] <= row < self._kept[0] + len(self._kept[1]):
-            self._kept = None  # not two at once
-            first = row // self._unit
-            last = min(first + self._wide, self._tensor.shape[1])
-            words = read_columns(self._tensor, first, last).view(np.uint32)
-            self._kept = (first * self._unit, self._decode(words))
-        return self._kept
+        first = start // self._unit
+        words = self._stripes.columns(first, -(-stop // self._unit)).view(np.uint32)
+        return self._decode(words)[start - first * self._unit : stop - first * self._unit]
