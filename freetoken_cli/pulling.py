@@ -12,7 +12,7 @@ from engine.base.units import GIB, format_size
 from engine.files.catalogue import PackageFile, require_runnable
 from engine.files.cost import Cost
 from engine.files.ftw import load_manifest
-from engine.files.pull import is_there, pull, pull_cost
+from engine.files.pull import is_there, pull, pull_cost, remove_leftovers
 from engine.files.pull_repo import FETCH
 from engine.files.store import Store
 from engine.files.target import Target, find_target
@@ -82,6 +82,7 @@ def pull_into_store(wanted: Wanted, store: Store, output: Output, agree: Agree =
     if not wanted.force and is_there(dest, target.source):
         present = Forecast.of(target, NOTHING, store, present=True)
         output.note(present.sentence())
+        remove_leftovers(store.downloads(target.name))
         return present, dest
     stated: list[Forecast] = []
     with Phases(output, target.name) as phases:

@@ -65,7 +65,7 @@ def pull(
         require_runnable(target.model)
     dest = store.destination(target.name)
     if not force and is_there(dest, target.source):
-        _clear(store.downloads(target.name))
+        remove_leftovers(store.downloads(target.name))
         return dest
     follower = Follower(progress, announce, note)
     if isinstance(target.source, Path):
@@ -193,7 +193,7 @@ def _convert_path(source: Path, dest: Path, follower: Follower, write_tokenizer:
     )
 
 
-def _clear(downloads: Path) -> None:
+def remove_leftovers(downloads: Path) -> None:
     """Removes what a pull left that was killed between its last step and its cleaning up."""
     if not downloads.is_dir():
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -60,18 +61,28 @@ def in_cache(cache: Path, commit: str, files: dict[str, bytes]) -> Path:
     return snapshot
 
 
-def by_layer() -> dict[str, bytes]:
-    """The files of a model with a shard for each layer and two for the rest, and larger experts: 7 MB."""
-    config = MIXTRAL | {"num_hidden_layers": 4, "intermediate_size": 512}
-    tensors = mixtral_tensors(config)
+def by_layer(layers: int = 4) -> dict[str, bytes]:
+    """The files of a model with a shard of 1.6 MB for each layer, and a small one before and after them."""
+    config = MIXTRAL | {"num_hidden_layers": layers, "intermediate_size": 512}
     groups: dict[str, dict[str, Any]] = {}
-    for name, values in tensors.items():
+    for name, values in mixtral_tensors(config).items():
         layer = name.split(".")[2] if ".layers." in name else ("first" if "embed" in name else "last")
         groups.setdefault(layer, {})[name] = values
-    order = ["first", "0", "1", "2", "3", "last"]
-    shards = {f"model-{number:05d}-of-00006.safetensors": groups[group] for number, group in enumerate(order, 1)}
+    order = ["first", *map(str, range(layers)), "last"]
+    shards = {
+        f"model-{number:05d}-of-{len(order):05d}.safetensors": groups[group] for number, group in enumerate(order, 1)
+    }
     index = {name: shard for shard, group in shards.items() for name in group}
     return {
         "config.json": json.dumps(config).encode(),
         "model.safetensors.index.json": json.dumps({"weight_map": index}).encode(),
     } | {shard: save(group) for shard, group in shards.items()}
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of the files in a folder in which somebody is at work."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

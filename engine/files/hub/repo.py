@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.base.errors import CorruptFileError, NetworkError, UnsupportedError
 from engine.files.catalogue import HubRepo
 from engine.files.checkpoint import Checkpoint
+from engine.files.gguf_checkpoint import split_name
 from engine.files.hub.ahead import FetchAhead
 from engine.files.hub.cache import cached_listing
 from engine.files.hub.folder import DownloadsFolder
@@ -115,8 +116,10 @@ def is_made_of(source: HubRepo, made_of: str) -> bool:
     `fetch_listing`.
     """
     what, _, commit = made_of.partition("@")
-    file = what.removeprefix(source.repo).removeprefix("/")
-    if what != "/".join(filter(None, (source.repo, file))) or (source.file or "").lower() not in file.lower():
+    repo, file = "/".join(what.split("/")[:2]), "/".join(what.split("/")[2:])
+    wanted = source.file or ""
+    split = split_name(wanted.rpartition("/")[2])
+    if repo != source.repo or (split[0] if split else wanted).lower() not in file.lower():
         return False
     if source.revision in (MAIN, commit):
         return True
