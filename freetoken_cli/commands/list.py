@@ -54,6 +54,8 @@ def command(catalogue: Catalogue = False, json: Json = False, quiet: Quiet = Fal
         return
     store = Store(options.paths().store)
     entries = store.entries()
+    if quiet:
+        entries = list({entry.name: entry for entry in entries}.values())  # one may be there and be pulled anew
     if json:
         output.document({"store": str(store.root), "models": [_record(entry) for entry in entries]})
         return

@@ -334,7 +334,8 @@ def test_a_pull_that_is_stopped_goes_on(home: Home) -> None:
     if running.returncode != 0:
         assert running.returncode == 128 + signal.SIGTERM
         assert home.run("list", "-q").stdout.split() == ["demo"]
-        assert "not complete" in home.run("show", "demo").stderr
+        if partial.exists():  # it may have been stopped between the last step and the end
+            assert "not complete" in home.run("show", "demo").stderr
     done = home.run("pull", "demo")
     assert done.returncode == 0, done.stderr
     assert home.run("verify", "demo").returncode == 0

@@ -182,6 +182,14 @@ def test_a_model_of_another_version_says_so_everywhere(stored: Home) -> None:
     assert [each.returncode for each in done] == [0, 1, 1, 1]
 
 
+def test_a_model_that_is_pulled_anew_is_one_name_and_two_lines(stored: Home) -> None:
+    (stored.paths.store / "tiny.partial").mkdir()
+    assert stored.run("list", "-q").stdout == "tiny\n"
+    assert [line.split()[0] for line in stored.run("list").stdout.splitlines()] == ["NAME", "tiny", "tiny"]
+    assert stored.run("rm", "tiny", "--yes").stdout == "tiny\n"
+    assert stored.run("list", "-q").stdout == ""
+
+
 def test_downloads_are_listed_and_removed(stored: Home) -> None:
     arriving = stored.paths.store / ".downloads/big/files"
     arriving.mkdir(parents=True)
