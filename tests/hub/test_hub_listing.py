@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -134,3 +137,18 @@ def test_an_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "huggingface.co")
     with pytest.raises(UsageError, match=r"HF_ENDPOINT is 'huggingface\.co'"):
         connect()
+
+
+def test_a_variable_of_huggingface_hub_that_is_no_number() -> None:
+    code = """
+from engine.base.errors import UsageError
+from engine.files.hub.session import connect
+try:
+    connect()
+except UsageError as error:
+    print(error)
+"""
+    variables = {**os.environ, "HF_HUB_DOWNLOAD_TIMEOUT": "soon"}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert "'soon'" in done.stdout
+    assert "HF_" in done.stdout

@@ -166,8 +166,8 @@ class Download:
                 if hasher is not None:
                     hasher.update(new)
                 self.have += len(new)
-            if self.have >= stop:
-                return
+            if position > stop or (position == stop and answer.stop != stop):
+                return  # what else it would send is not wanted
 
 
 def unfinished_path(folder: Path, file: HubFile) -> Path:

@@ -58,16 +58,28 @@ class Hub:
 
 @dataclass(frozen=True)
 class Answer:
-    """A successful answer: `chunks` are the file's bytes from `start` on, `total` its size if the server tells."""
+    """A successful answer: `chunks` are the file's bytes `start .. stop`, of `total`, as far as the server tells.
+
+    Whoever reads them to the end leaves the connection for the next request.
+    """
 
     start: int
+    stop: int | None
     total: int | None
     chunks: Iterator[bytes]
 
 
 def connect() -> Hub:
-    """The Hub as the environment and the files of `huggingface_hub` describe it. Nothing is asked of it yet."""
-    from huggingface_hub import constants, get_session, get_token
+    """The Hub as the environment and the files of `huggingface_hub` describe it. Nothing is asked of it yet.
+
+    Raises UsageError for a description that makes no sense.
+    """
+    try:
+        from huggingface_hub import constants, get_session, get_token
+    except ValueError as error:
+        raise UsageError(
+            f"huggingface_hub cannot read its environment variables: {error}.", "Look at those that begin with HF_."
+        ) from None
 
     endpoint = constants.ENDPOINT
     if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
@@ -130,11 +142,12 @@ def _answer(response: httpx2.Response, asked: int) -> Answer:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise Passing("the server compresses what was to come as it is")
     if response.status_code != 206:
-        return Answer(0, _length(response.headers), chunks)
+        length = _length(response.headers)
+        return Answer(0, length, length, chunks)
     match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
     if not match or int(match[1]) != asked:
         raise Passing(f"the server sent {response.headers.get('content-range', 'no range')!a:.60} for byte {asked} on")
-    return Answer(asked, None if match[3] == "*" else int(match[3]), chunks)
+    return Answer(asked, int(match[2]) + 1, None if match[3] == "*" else int(match[3]), chunks)
 
 
 def _length(headers: Mapping[str, str]) -> int | None:
