@@ -328,7 +328,7 @@ def test_a_pull_that_is_stopped_goes_on(home: Home) -> None:
     """SIGTERM in mid-conversion leaves nothing that looks finished; the next pull goes on from there."""
     running = home.start("pull", "demo")
     partial = home.paths.store / "demo.partial"
-    wait_for(lambda: (partial / "journal").exists() or (home.paths.store / "demo").exists(), 120)
+    wait_for(lambda: (partial / "dense.safetensors").exists() or (home.paths.store / "demo").exists(), 120)
     running.terminate()
     running.communicate(timeout=30)
     if running.returncode != 0:
