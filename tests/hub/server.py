@@ -178,6 +178,9 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on stderr."""
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         hub = self.server_of
         path = unquote(urlsplit(self.path).path)
@@ -256,6 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if self.command == "HEAD":
+            return
         try:
             for block in self._paced(body, fault):
                 self.wfile.write(block)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,18 @@ def test_a_snapshot_in_the_cache_is_used_in_place(
     assert server.asked("/resolve/") == []
     assert CONVERT in phases
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
+
+
+def test_what_huggingface_hub_itself_fetched_is_used_in_place(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], expected: dict[str, bytes]
+) -> None:
+    server.add(REPO, files)
+    code = "import sys; from huggingface_hub import hf_hub_download as get; [get(sys.argv[1], n) for n in sys.argv[2:]]"
+    variables = {"HF_ENDPOINT": server.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code, REPO, *files], env=os.environ | variables, check=True)
+    server.requests.clear()
+    assert contents(pull_it(tmp_path)) == expected
+    assert [request.path.split("/")[1] for request in server.requests] == ["api"], "the list of files, and no file"
 
 
 def test_what_the_cache_lacks_or_holds_damaged_is_fetched(
