@@ -1,6 +1,6 @@
 // How weights are coded, as two tables: packed codecs, and the raw forms that are packed into them. docs/numerics.md
-// describes both byte for byte; a new codec is a row here, a case in pack_blocks.cpp and unpack.cpp and a decoder in
-// each kernel family.
+// describes both byte for byte; a new codec is a row here, a case in pack_integer.cpp or pack_floats.cpp and unpack.cpp
+// and a decoder in each kernel family.
 #pragma once
 
 #include <cstddef>
