@@ -14,7 +14,7 @@ from engine.files.tensors import FileTensor
 
 Columns = npt.NDArray[np.unsignedinteger]
 
-STRIPE_BYTES = 64 << 20  # read at a time: an expert's matrix, or some columns of a large one
+STRIPE_BYTES = 16 << 20  # read at a time: most experts' matrices, or some columns of a larger one
 
 
 def read_columns(tensor: FileTensor, start: int, stop: int) -> Columns:
