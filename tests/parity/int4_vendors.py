@@ -16,6 +16,7 @@ from tests.unit.int4_layouts import Grouped, as_awq, as_gptq, as_packed
 from .vendors import Tensors, Vendor
 
 LINEARS = r"\.(experts\.\d+|self_attn)\.[a-z]+_proj\.weight$"
+EXPERTS = r"\.experts\.\d+\.[a-z]+_proj\.weight$"
 
 
 def round_to_groups(
@@ -109,4 +110,12 @@ INT4: Mapping[str, tuple[Int4, str]] = {  # and the codec that the experts get
     "awq-64": (Int4("awq", 64), "int4_32z"),
     "packed-32": (Int4("packed", 32, symmetric=True, dtype=torch.bfloat16), "int4_32"),
     "packed-64-asymmetric-moved": (Int4("packed", 64, moved=True), "int4_32z"),
+}
+
+# As in vendors.py: by family and the codec that the experts' layout becomes.
+INT4_VENDORS: Mapping[tuple[str, str], Vendor] = {
+    ("qwen3_moe", "int4_32"): INT4["packed-32"][0].vendor,
+    ("qwen3_moe", "int4_32z"): INT4["awq-64"][0].vendor,
+    ("qwen3_moe", "int4_128z"): INT4["gptq-128"][0].vendor,
+    ("deepseek_v3", "int4_32"): Vendor(INT4["packed-32"][0].config, EXPERTS, INT4["packed-32"][0]),
 }

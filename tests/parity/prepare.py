@@ -20,6 +20,7 @@ from tests.bench.shapes import Shape
 
 from .cases import QUANTISED_CASES, Case
 from .codecs_numpy import pack_for_conversion, unpack
+from .int4_vendors import INT4_VENDORS
 from .layout_weights import LayoutWeights
 from .tiny import Truth, build, open_truth
 from .vendors import VENDORS, quantise_folder
@@ -58,13 +59,14 @@ def prepare(case: Case, folder: Path) -> Prepared:
 def prepare_quantised(family: str, codec: str, folder: Path) -> Prepared:
     """A model whose experts are in `codec`, converted; the values that it decodes to go to transformers as f32.
 
-    It comes from a vendor's library where VENDORS has one, else out of a GGUF file.
+    It comes from a vendor's library, or as a vendor writes it, where there is one; else out of a GGUF file.
     """
+    vendors = {**VENDORS, **INT4_VENDORS}
     checkpoint, converted = folder / "checkpoint", folder / "converted"
-    if (family, codec) in VENDORS:
+    if (family, codec) in vendors:
         source = folder / "quantised"
         build(QUANTISED_CASES[family], checkpoint)
-        quantise_folder(VENDORS[family, codec], checkpoint, source)
+        quantise_folder(vendors[family, codec], checkpoint, source)
     else:
         source = folder / "model.gguf"
         whole = CODECS[codec].cols_unit > 32  # blocks that hidden states are cut into

@@ -69,7 +69,7 @@ DEEPSEEK_V3 = Family(
         first_dense=FIRST_DENSE,
     ),
     only={"topk_method": ("noaux_tc",), "scoring_func": ("sigmoid",), "moe_layer_freq": (1,)},
-    tested=("f32", "fp8"),
+    tested=("f32", "fp8", "int4_32"),
 )
 
 DEEPSEEK_FAMILIES = (DEEPSEEK_V2, DEEPSEEK_V3)

@@ -68,7 +68,7 @@ QWEN3_MOE = Family(
         step=STEP,
         dense_layers=DENSE_LAYERS,
     ),
-    tested=(*IN_GGUF, "fp8", "mxfp8", "nvfp4"),
+    tested=(*IN_GGUF, "fp8", "mxfp8", "nvfp4", "int4_32", "int4_32z", "int4_128z"),
 )
 
 MIXTRAL = Family(
