@@ -11,8 +11,9 @@ namespace freetoken::test {
 namespace {
 
 // Codecs that fit the tiny model, and every kind of header.
-constexpr Codec kAllCodecs[] = {Codec::f32,   Codec::f16,   Codec::bf16,     Codec::q8_0,      Codec::q4_0, Codec::q4_1,
-                                Codec::mxfp4, Codec::nvfp4, Codec::int4_32z, Codec::int4_128z, Codec::fp8,  Codec::mxfp8};
+constexpr Codec kAllCodecs[] = {Codec::f32,      Codec::f16,       Codec::bf16,  Codec::q8_0,
+                                Codec::q4_0,     Codec::q4_1,      Codec::mxfp4, Codec::nvfp4,
+                                Codec::int4_32z, Codec::int4_128z, Codec::fp8,   Codec::mxfp8};
 constexpr int kLong = 300;  // positions: more than one block of attention
 constexpr int kPages = 19;  // that hold them
 
