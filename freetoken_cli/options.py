@@ -64,6 +64,16 @@ AllowedHosts = Annotated[str | None, _setting("allowed_hosts", "NAME,...")]
 AllowedOrigins = Annotated[str | None, _setting("allowed_origins", "URL,...")]
 KeepAlive = Annotated[str | None, _setting("keep_alive", "DURATION")]
 
+ExpertCodec = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-codec",
+        metavar="CODEC",
+        help="Put the experts into mxfp4, nvfp4 or q8_0, which loses accuracy.",
+        show_default=False,
+    ),
+]
+
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
 Seed = Annotated[str | None, _plain("--seed", "N", "Make sampling repeatable.")]
 Temperature = Annotated[str | None, _plain("--temperature", "X", "0 is greedy; higher is wilder.")]

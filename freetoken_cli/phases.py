@@ -72,10 +72,13 @@ class Phases:
             self._current = ""
 
 
-def conversion_record(done: Converted) -> dict[str, Any]:
-    """Stable keys of what a conversion has to say: tensors left out by purpose, and what requantising cost, or null."""
-    requantised = done.requantised
+def conversion_record(done: Converted | None) -> dict[str, Any]:
+    """Stable keys of what a conversion has to say: tensors left out by purpose, and what requantising cost, or null.
+
+    Both are null where nothing was converted.
+    """
+    requantised = done.requantised if done else None
     return {
-        "left_out": dict(done.left_out),
-        "requantised": None if requantised is None else asdict(requantised),
+        "left_out": dict(done.left_out) if done else None,
+        "requantised": asdict(requantised) if requantised else None,
     }

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from engine.base.errors import NotFoundError
 from engine.files.catalogue import HubRepo
-from engine.files.checkpoint import Checkpoint
 from engine.files.hub.repo import open_repo
+from engine.files.job import Job, plan_job
 from engine.files.open_checkpoint import open_checkpoint
-from engine.files.plan import plan_conversion
-from engine.files.upcycle import upcycled
+from engine.files.pull import recipe_of
+from engine.files.target import Target
 from freetoken_cli.estimate import Subject
 from freetoken_cli.output import Output
 from freetoken_cli.pulling import Wanted
@@ -24,26 +24,25 @@ def planned_subject(what: str, output: Output) -> Subject:
     model whose file cannot be looked into before it is fetched.
     """
     target = Wanted(what).target()
-    with output.waiting(f"Looking at {what}"), _opened(target.source, what, output) as (checkpoint, fetch):
-        upcycle = target.model.upcycle if target.model else None
-        spec, plan = plan_conversion(upcycled(checkpoint, upcycle) if upcycle else checkpoint)
-        return Subject.planned(target.name, spec, plan, fetch)
+    with output.waiting(f"Looking at {what}"), _planned(target, what, output) as (job, fetch):
+        return Subject.planned(target.name, job.spec, job.plan, fetch)
 
 
 @contextmanager
-def _opened(source: object, what: str, output: Output) -> Iterator[tuple[Checkpoint, int]]:
-    """The open checkpoint, and the bytes of it that would come over the network."""
-    if isinstance(source, HubRepo):
+def _planned(target: Target, what: str, output: Output) -> Iterator[tuple[Job, int]]:
+    """The planned conversion, and the bytes of its source that would come over the network."""
+    recipe = recipe_of(target)
+    if isinstance(target.source, HubRepo):
         with tempfile.TemporaryDirectory(prefix="freetoken-") as folder:
-            repo = open_repo(source, Path(folder) / "downloads", output.warn)
+            repo = open_repo(target.source, Path(folder) / "downloads", output.warn, recipe)
             try:
-                yield repo.checkpoint, repo.to_fetch
+                yield repo.job, repo.to_fetch
             finally:
                 repo.close()
-    elif isinstance(source, Path):
-        checkpoint = open_checkpoint(source)
+    elif isinstance(target.source, Path):
+        checkpoint = open_checkpoint(target.source)
         try:
-            yield checkpoint, 0
+            yield plan_job(checkpoint, recipe), 0
         finally:
             checkpoint.close()
     else:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.base.errors import UsageError
 from engine.base.units import GIB, format_size
 from engine.files.catalogue import PackageFile, require_runnable
 from engine.files.cost import Cost
-from engine.files.ftw import load_manifest
-from engine.files.pull import is_there, pull, pull_cost, remove_leftovers
+from engine.files.pull import Pulled, is_there, pull, pull_cost
 from engine.files.pull_repo import FETCH
+from engine.files.requantise import check_expert_codec
 from engine.files.store import Store
 from engine.files.target import Target, find_target
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli.forecast import NOTHING, Forecast
-from freetoken_cli.origin import left_out_line
 from freetoken_cli.output import Output
 from freetoken_cli.phases import Phases
 
@@ -36,6 +33,7 @@ class Wanted:
     name: str | None = None
     revision: str | None = None
     file: str | None = None
+    expert_codec: str | None = None
     force: bool = False
 
     def target(self) -> Target:
@@ -64,26 +62,21 @@ def asking(output: Output, yes: bool) -> Agree:
 
 def forecast(wanted: Wanted, store: Store, output: Output) -> Forecast:
     """Look at the source; of a model on the Hub headers are fetched, and nothing is kept. Raises as `pull` does."""
+    check_expert_codec(wanted.expert_codec)
     target = wanted.target()
-    if not wanted.force and is_there(store.destination(target.name), target.source):
+    if not wanted.force and is_there(store.destination(target.name), target.source, wanted.expert_codec):
         return Forecast.of(target, NOTHING, store, present=True)
     with output.waiting(f"Looking at {wanted.what}"):
-        cost = pull_cost(target, output.warn)
+        cost = pull_cost(target, wanted.expert_codec, output.warn)
     return Forecast.of(target, cost, store)
 
 
-def pull_into_store(wanted: Wanted, store: Store, output: Output, agree: Agree = always) -> tuple[Forecast, Path]:
-    """State the forecast, then pull; the forecast and the model's folder. What is there already is left alone.
+def pull_into_store(wanted: Wanted, store: Store, output: Output, agree: Agree = always) -> Pulled:
+    """State the forecast, pull, and say what was left out or changed. What is there already is left alone.
 
     Raises UsageError when `agree` does not, and what `pull` raises.
     """
     target = wanted.target()
-    dest = store.destination(target.name)
-    if not wanted.force and is_there(dest, target.source):
-        present = Forecast.of(target, NOTHING, store, present=True)
-        output.note(present.sentence())
-        remove_leftovers(store.downloads(target.name))
-        return present, dest
     stated: list[Forecast] = []
     with Phases(output, target.name) as phases:
 
@@ -100,26 +93,22 @@ def pull_into_store(wanted: Wanted, store: Store, output: Output, agree: Agree =
                 phases(phase, done, total)
 
         phases.wait(f"Looking at {wanted.what}")
-        if isinstance(target.source, Path):
-            announce(pull_cost(target))
-        began = store.unfinished_bytes(target.name) > 0
-        try:
-            folder = pull(
-                wanted.what,
-                store,
-                write_tokenizer=write_tokenizer,
-                progress=progress,
-                name=wanted.name,
-                revision=wanted.revision,
-                file=wanted.file,
-                force=wanted.force,
-                announce=announce,
-                note=phases.warn,
-            )
-        except UsageError:
-            if not began:
-                shutil.rmtree(store.downloads(target.name), ignore_errors=True)  # headers, of no use without weights
-            raise
-    if left_out := left_out_line(load_manifest(folder).provenance):
-        output.note(f"Left out: {left_out}.")
-    return stated[0], folder
+        pulled = pull(
+            wanted.what,
+            store,
+            write_tokenizer=write_tokenizer,
+            progress=progress,
+            name=wanted.name,
+            revision=wanted.revision,
+            file=wanted.file,
+            expert_codec=wanted.expert_codec,
+            force=wanted.force,
+            announce=announce,
+            note=phases.warn,
+        )
+    if pulled.converted is None:
+        output.note(Forecast.of(target, NOTHING, store, present=True).sentence())
+    else:
+        for note in pulled.converted.notes():
+            output.note(note)
+    return pulled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,19 @@ from engine import __version__
 from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
-from engine.files.checkpoint import Checkpoint, TokenizerWriter
+from engine.files.checkpoint import TokenizerWriter
 from engine.files.converted import Converted, Loss, Requantised
 from engine.files.gather import Gather
+from engine.files.job import AS_IT_IS, Job, Recipe, plan_job
 from engine.files.journal import read_losses
 from engine.files.manifest import DENSE_NAME, MANIFEST_NAME, FileInfo, Manifest, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.packing import Pack, native_pack
 from engine.files.partial import JOURNAL_NAME, JOURNAL_VERSION, Partial, partial_folder
-from engine.files.plan import Plan, describe, plan_conversion
+from engine.files.plan import Plan, describe
 from engine.files.space import require_space
 from engine.files.stream import Pace, stream
 from engine.files.untrusted import read_small_file
-from engine.files.upcycle import Upcycle, upcycled
 
 CONFIG_NAME = "config.json"
 GENERATION_NAME = "generation_config.json"
@@ -42,30 +42,25 @@ def convert(
     *,
     write_tokenizer: TokenizerWriter,
     progress: Progress = silent,
-    upcycle: Upcycle | None = None,
-    expert_codec: str | None = None,
-    sampling: Mapping[str, float] | None = None,
+    recipe: Recipe = AS_IT_IS,
     force: bool = False,
     pace: Pace | None = None,
     pack: Pack = native_pack,
 ) -> Converted:
-    """Converts a folder of safetensors or a GGUF file into the FTW folder `dest`.
+    """Converts a folder of safetensors or a GGUF file into the FTW folder `dest`, by `recipe`.
 
-    The source is never written to. All else, and what the arguments mean, is as `convert_checkpoint` says.
+    The source is never written to. All else, and what the arguments mean, is as `convert_job` says.
 
-    Errors: those of `open_checkpoint` and `convert_checkpoint`.
+    Errors: those of `open_checkpoint`, `plan_job` and `convert_job`.
     """
-    _check_destination(dest, force)
+    check_destination(dest, force)
     checkpoint = open_checkpoint(source)
     try:
-        return convert_checkpoint(
-            checkpoint,
+        return convert_job(
+            plan_job(checkpoint, recipe),
             dest,
             write_tokenizer=write_tokenizer,
             progress=progress,
-            upcycle=upcycle,
-            expert_codec=expert_codec,
-            sampling=sampling,
             force=force,
             pace=pace,
             pack=pack,
@@ -74,39 +69,32 @@ def convert(
         checkpoint.close()
 
 
-def convert_checkpoint(
-    checkpoint: Checkpoint,
+def convert_job(
+    job: Job,
     dest: Path,
     *,
     write_tokenizer: TokenizerWriter,
     progress: Progress = silent,
-    upcycle: Upcycle | None = None,
-    expert_codec: str | None = None,
-    sampling: Mapping[str, float] | None = None,
     force: bool = False,
     pace: Pace | None = None,
     pack: Pack = native_pack,
 ) -> Converted:
-    """Converts an open checkpoint, which stays open, into the FTW folder `dest`.
+    """Carries out a planned conversion into the FTW folder `dest`; its checkpoint stays open.
 
     Bounded memory whatever the model. Killed at any moment, the same call goes on in mid-file and gives the same bytes;
     until it has finished everything is in `<dest>.partial`. The checkpoint's files are acquired in their order and
     released as soon as all that they hold is safe on disk. `write_tokenizer` turns GGUF metadata into tokenizer files,
-    `upcycle` makes a dense model sparse, `expert_codec` (one of ENCODED) puts routed experts into that codec at a cost
-    that the result tells, `sampling` is what generation_config.json says where the source has none, `force` replaces an
-    existing `dest` or an unfinished conversion of something else. `pace` says how often the journal is brought up to
-    date; `pack` is another packer of the same format.
+    `force` replaces an existing `dest` or an unfinished conversion of something else. `pace` says how often the journal
+    is brought up to date; `pack` is another packer of the same format.
 
-    Errors: UnsupportedError (unknown family, codec or tensor) and CorruptFileError before any output is written;
-    CorruptFileError for impossible values met later; UsageError when `dest` is there or settings would be mixed;
+    Errors: CorruptFileError for impossible values; UsageError when `dest` is there or settings would be mixed;
     BusyError while another process converts; DoesNotFitError when the disk is too small or full; those of acquiring a
     file.
     """
-    _check_destination(dest, force)
-    job = _prepare(checkpoint, upcycle, expert_codec, sampling or {})
+    check_destination(dest, force)
     _check_space(dest, job.plan)
     with Partial(dest, _fingerprint(job), discard_other=force) as partial:
-        _check_destination(dest, force)  # again: who held the lock before us may have finished
+        check_destination(dest, force)  # again: who held the lock before us may have finished
         gather = Gather(job.checkpoint.tensors)
         stream(job.plan, gather, job.checkpoint.files, partial, progress, pack, pace or _pace(job.plan))
         _write_small_files(job, partial.folder, write_tokenizer)
@@ -117,8 +105,8 @@ def convert_checkpoint(
         return result
 
 
-def _check_destination(dest: Path, force: bool) -> None:
-    """What is there already may be replaced if it is asked for, and only if it is a model."""
+def check_destination(dest: Path, force: bool) -> None:
+    """Raises UsageError when `dest` is there: a model may be replaced with `force`, anything else may not."""
     if not os.path.lexists(dest):
         return
     if not (dest / MANIFEST_NAME).is_file():
@@ -127,39 +115,14 @@ def _check_destination(dest: Path, force: bool) -> None:
         raise UsageError(f"{dest} is there already.", "Name another destination, or replace it with --force.")
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Everything that a conversion knows before it writes."""
-
-    checkpoint: Checkpoint
-    spec: Mapping[str, Any]
-    plan: Plan
-    settings: Mapping[str, Any]
-    expert_codec: str | None
-
-
-def _prepare(
-    checkpoint: Checkpoint, upcycle: Upcycle | None, expert_codec: str | None, sampling: Mapping[str, float]
-) -> _Job:
-    if upcycle:
-        checkpoint = upcycled(checkpoint, upcycle)
-    spec, plan = plan_conversion(checkpoint, expert_codec)
-    settings: dict[str, Any] = {"upcycle": asdict(upcycle)} if upcycle else {}
-    if expert_codec:
-        settings["expert_codec"] = expert_codec
-    if sampling:
-        settings["sampling"] = dict(sampling)
-    return _Job(checkpoint, spec.to_json(), plan, settings, expert_codec)
-
-
-def _fingerprint(job: _Job) -> dict[str, Any]:
+def _fingerprint(job: Job) -> dict[str, Any]:
     """What must be the same for a conversion to go on where it stopped."""
     return {
         "tool": __version__,
         "journal": JOURNAL_VERSION,
         "source": [file.identity for file in job.checkpoint.files],
-        "settings": job.settings,
-        "spec": xxhash.xxh3_128_hexdigest(json.dumps(job.spec, sort_keys=True).encode()),
+        "settings": job.recipe.settings,
+        "spec": xxhash.xxh3_128_hexdigest(json.dumps(job.spec.to_json(), sort_keys=True).encode()),
     }
 
 
@@ -175,12 +138,12 @@ def _check_space(dest: Path, plan: Plan) -> None:
     require_space(dest, max(0, plan.total_bytes + _SMALL_FILES_BYTES - there))
 
 
-def _write_small_files(job: _Job, folder: Path, write_tokenizer: TokenizerWriter) -> None:
+def _write_small_files(job: Job, folder: Path, write_tokenizer: TokenizerWriter) -> None:
     """The config, the tokenizer, and what else of the source is worth keeping."""
     checkpoint = job.checkpoint
     _write_json(folder / CONFIG_NAME, checkpoint.config)
-    if "sampling" in job.settings:
-        _write_json(folder / GENERATION_NAME, job.settings["sampling"])
+    if job.recipe.sampling:
+        _write_json(folder / GENERATION_NAME, job.recipe.sampling)
     for name, companion in checkpoint.companions.items():
         (folder / name).write_bytes(read_small_file(companion))
     if checkpoint.metadata is not None:
@@ -191,27 +154,27 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def _result(job: _Job, dest: Path, lines: list[str]) -> Converted:
+def _result(job: Job, dest: Path, lines: list[str]) -> Converted:
     requantised = None
-    if job.expert_codec:
-        requantised = Requantised.from_loss(job.expert_codec, Loss.total(read_losses(lines)))
+    if job.recipe.expert_codec:
+        requantised = Requantised.from_loss(job.recipe.expert_codec, Loss.total(read_losses(lines)))
     return Converted(dest, job.plan.left_out, requantised)
 
 
-def _manifest(job: _Job, result: Converted, partial: Partial) -> Manifest:
+def _manifest(job: Job, result: Converted, partial: Partial) -> Manifest:
     dense, banks = describe(job.plan, partial.hashes)
     provenance = {
         "tool": f"freetoken {__version__}",
         "source": job.checkpoint.name,
         "source_files": [{"file": file.path.name, "bytes": file.size} for file in job.checkpoint.files],
-        "settings": job.settings,
+        "settings": job.recipe.settings,
     }
     if result.left_out:
         provenance["left_out"] = result.left_out
     if result.requantised:
         provenance["requantised"] = asdict(result.requantised)
     return Manifest(
-        spec=job.spec,
+        spec=job.spec.to_json(),
         dense=dense,
         dense_bytes=job.plan.sizes[DENSE_NAME],
         banks=banks,

@@ -111,5 +111,11 @@ class Converted:
         return tuple(notes)
 
 
+def was_requantised(provenance: Mapping[str, Any]) -> bool:
+    """Whether experts of the model whose manifest says this were put into another codec than they were published in."""
+    requantised = provenance.get("requantised")
+    return isinstance(requantised, dict) and bool(requantised.get("tensors"))
+
+
 def _rounded(error: float) -> float:
     return float(f"{error:.{_DIGITS}g}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import UnsupportedError, UsageError
 from engine.files.checkpoint import Checkpoint
 from engine.files.codecs import CODECS, align
 from engine.files.gather import Gather
@@ -94,11 +94,15 @@ def plan_conversion(checkpoint: Checkpoint, expert_codec: str | None = None) -> 
     """What a checkpoint is, and what it becomes. All is checked here, so that nothing but reading can fail later.
 
     `expert_codec` is what experts are put into; without one they keep theirs. Errors: those of `check_expert_codec`,
-    `resolve` and `make_plan`.
+    `resolve` and `make_plan`; UsageError for a codec where there are no experts.
     """
     check_expert_codec(expert_codec)
     seen = {name: (tensor.form, tensor.shape) for name, tensor in checkpoint.tensors.items()}
     spec, layout = resolve(checkpoint.config, seen)
+    if expert_codec and not layout.experts:
+        raise UsageError(
+            f"{checkpoint.name} has no experts that could be put into {expert_codec}.", "Take it as it is published."
+        )
     return spec, make_plan(layout, Gather(checkpoint.tensors), checkpoint.files, expert_codec)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +10,13 @@ from engine.base.errors import DoesNotFitError
 from engine.base.units import format_size
 from engine.files.catalogue import HubRepo
 from engine.files.checkpoint import TokenizerWriter
-from engine.files.convert import convert_checkpoint
+from engine.files.convert import convert_job
+from engine.files.converted import Converted
 from engine.files.cost import Cost, room_needed
 from engine.files.hub.repo import Repo, open_repo
+from engine.files.job import AS_IT_IS, Recipe
 from engine.files.partial import partial_folder
 from engine.files.space import free_space
-from engine.files.upcycle import Upcycle
 
 PullProgress = Callable[[str, int, int], None]
 """Called with the phase, the bytes done and the bytes there will be."""
@@ -43,41 +44,36 @@ def pull_repo(
     follower: Follower,
     *,
     write_tokenizer: TokenizerWriter,
-    upcycle: Upcycle | None = None,
-    sampling: Mapping[str, float] | None = None,
+    recipe: Recipe = AS_IT_IS,
     force: bool = False,
-) -> None:
-    """Converts a repository into the FTW folder `dest`, with `downloads` for what is on its way.
+) -> Converted:
+    """Converts a repository into the FTW folder `dest` by `recipe`, with `downloads` for what is on its way.
 
     The disk has to hold what is converted and the files in use: about two of them, whatever the model. Killed at any
-    moment, the same call goes on in mid-file.
+    moment, the same call goes on in mid-file. What ends before weights were asked for leaves nothing.
 
-    Errors: those of `open_repo` and `convert_checkpoint`; DoesNotFitError before the first byte of weights.
+    Errors: those of `open_repo` and `convert_job`; DoesNotFitError before the first byte of weights.
     """
     follower.progress(FETCH, 0, 0)
-    repo = open_repo(source, downloads, follower.note, upcycle, refresh=force)
+    repo = open_repo(source, downloads, follower.note, recipe, refresh=force)
     try:
         cost = _cost(repo)
         follower.announce(cost)
         _require_room(cost, repo, dest)
         written = _Written(repo, follower)
-        convert_checkpoint(
-            repo.checkpoint,
-            dest,
-            write_tokenizer=write_tokenizer,
-            progress=written,
-            upcycle=upcycle,
-            sampling=sampling,
-            force=force,
-        )
+        done = convert_job(repo.job, dest, write_tokenizer=write_tokenizer, progress=written, force=force)
         repo.discard_downloads()
+        return done
+    except BaseException:
+        repo.discard_if_unused()
+        raise
     finally:
         repo.close()
 
 
-def cost_of_repo(source: HubRepo, folder: Path, note: Callable[[str], None], upcycle: Upcycle | None = None) -> Cost:
+def cost_of_repo(source: HubRepo, folder: Path, note: Callable[[str], None], recipe: Recipe = AS_IT_IS) -> Cost:
     """What pulling a repository takes; its headers are read into `folder`, no weights. Errors: those of `open_repo`."""
-    repo = open_repo(source, folder, note, upcycle)
+    repo = open_repo(source, folder, note, recipe)
     try:
         return _cost(repo)
     finally:
@@ -85,8 +81,8 @@ def cost_of_repo(source: HubRepo, folder: Path, note: Callable[[str], None], upc
 
 
 def _cost(repo: Repo) -> Cost:
-    room = room_needed(repo.plan, [file.to_fetch for file in repo.files]) + _SMALL_FILES_BYTES
-    return Cost(fetch=repo.to_fetch, disk=repo.plan.total_bytes, room=room)
+    room = room_needed(repo.job.plan, [file.to_fetch for file in repo.files]) + _SMALL_FILES_BYTES
+    return Cost(fetch=repo.to_fetch, disk=repo.job.plan.total_bytes, room=room)
 
 
 def _require_room(cost: Cost, repo: Repo, dest: Path) -> None:
@@ -109,7 +105,7 @@ class _Written:
     def __init__(self, repo: Repo, follower: Follower) -> None:
         self._repo = repo
         self._written = 0
-        self._total = repo.plan.total_bytes
+        self._total = repo.job.plan.total_bytes
         self._phase = FETCH_AND_CONVERT if repo.to_fetch else CONVERT
         self._progress = follower.progress
         repo.ahead.reserved = self._total

@@ -10,12 +10,13 @@ import typer
 
 from engine.base.errors import UsageError
 from engine.files.convert import convert
+from engine.files.job import Recipe
 from engine.files.pull_repo import CONVERT
 from engine.files.store import Store
 from engine.files.target import store_name
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli import options
-from freetoken_cli.options import Json, NoColor
+from freetoken_cli.options import ExpertCodec, Json, NoColor
 from freetoken_cli.output import Output
 from freetoken_cli.phases import Phases, conversion_record
 
@@ -32,16 +33,6 @@ Destination = Annotated[
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name in the store.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-ExpertCodec = Annotated[
-    str | None,
-    typer.Option(
-        "--expert-codec",
-        metavar="CODEC",
-        help="Put the experts into mxfp4, nvfp4 or q8_0, which loses accuracy.",
-        show_default=False,
-    ),
-]
-
 Quiet = Annotated[bool, options.quiet("Print the folder alone: no progress.")]
 
 
@@ -76,7 +67,7 @@ def command(
             folder,
             write_tokenizer=write_tokenizer,
             progress=partial(phases, CONVERT),
-            expert_codec=expert_codec,
+            recipe=Recipe(expert_codec=expert_codec),
             force=force,
         )
     for note in done.notes():

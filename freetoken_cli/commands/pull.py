@@ -10,8 +10,9 @@ from engine.base.errors import UsageError
 from engine.files.catalogue import WHERE_TO_LOOK
 from engine.files.store import Store
 from freetoken_cli import options
-from freetoken_cli.options import Json, NoColor, Yes
+from freetoken_cli.options import ExpertCodec, Json, NoColor, Yes
 from freetoken_cli.output import Output
+from freetoken_cli.phases import conversion_record
 from freetoken_cli.pulling import Wanted, forecast, pull_into_store
 
 EXAMPLES = (
@@ -20,6 +21,7 @@ EXAMPLES = (
     ("freetoken pull some-owner/Model-GGUF --file Q4_K_M", "one GGUF of a repository that holds several"),
     ("freetoken pull ./Qwen3-30B-A3B", "a safetensors folder; a GGUF file likewise"),
     ("freetoken pull gpt-oss-20b --dry-run", "what it takes, without doing it"),
+    ("freetoken pull qwen3-30b-a3b --expert-codec mxfp4", "experts in 4 bits, with the error it costs"),
 )
 
 What = Annotated[
@@ -55,6 +57,7 @@ def command(
     name: Name = None,
     revision: Revision = None,
     file: File = None,
+    expert_codec: ExpertCodec = None,
     dry_run: DryRun = False,
     force: Force = False,
     yes: Yes = False,
@@ -64,13 +67,14 @@ def command(
 ) -> None:
     """Put a model into the store: fetched if need be, checked, converted to FTW.
 
-    Says first what it takes. Stopped at any moment, the same command goes on where it was. Prints the model's name.
+    Weights keep their codec unless --expert-codec gives experts another. Says first what it takes. Stopped at any
+    moment, the same command goes on where it was. Prints the model's name.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     if not what:
         raise UsageError("Say what to pull.", WHERE_TO_LOOK)
     store = Store(options.paths().store)
-    wanted = Wanted(what, name, revision, file, force)
+    wanted = Wanted(what, name, revision, file, expert_codec, force)
     if dry_run:
         found = forecast(wanted, store, output)
         if json:
@@ -80,8 +84,10 @@ def command(
         if not found.fits:
             raise typer.Exit(4)
         return
-    found, folder = pull_into_store(wanted, store, output)
+    pulled = pull_into_store(wanted, store, output)
+    name = pulled.folder.name
     if json:
-        output.document({"name": folder.name, "folder": str(folder), "present": found.present})
+        record = {"name": name, "folder": str(pulled.folder), "present": pulled.converted is None}
+        output.document({**record, **conversion_record(pulled.converted)})
     else:
-        output.line(folder.name)
+        output.line(name)

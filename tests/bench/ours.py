@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from engine.base.hardware import read_memory
 from engine.files.convert import convert
 from engine.files.ftw import open_model
+from engine.files.job import Recipe
 from engine.files.upcycle import Upcycle
 from engine.measure.bench import Bench
 from engine.measure.native_meter import NativeMeter
@@ -27,7 +28,7 @@ def converted(file: Path, folder: Path | None = None, upcycle: Upcycle | None = 
     """The FTW folder made from a GGUF file, beside it where `folder` does not say otherwise; made on first use."""
     folder = folder or file.with_suffix(".ftw")
     if not folder.exists():
-        convert(file, folder, write_tokenizer=write_tokenizer, upcycle=upcycle)
+        convert(file, folder, write_tokenizer=write_tokenizer, recipe=Recipe(upcycle))
     return folder
 
 

@@ -83,6 +83,26 @@ def test_an_estimate_of_what_is_not_here_is_that_of_what_will_be(
     assert ahead["disk"] == local["disk"] > ahead["weights"]
 
 
+def test_experts_in_another_codec_are_forecast_pulled_and_told(online: Home, hub: HubServer) -> None:
+    codec = ("--expert-codec", "q8_0")
+    dry = json.loads(online.run("pull", REPO, *codec, "--dry-run", "--json").stdout)
+    done = online.run("pull", REPO, *codec, "--json")
+    pulled = json.loads(done.stdout)
+    requantised = pulled["requantised"]
+    assert (pulled["present"], pulled["left_out"], requantised["codec"]) == (False, {}, "q8_0")
+    assert done.stderr.splitlines()[-1].startswith("24 expert tensors are in q8_0 now")
+    assert f"relative error (rms) of {requantised['error']:.2%}" in done.stderr
+    shown = json.loads(online.run("show", "tiny-mixtral", "--json").stdout)
+    assert dry["disk"] == shown["dense_bytes"] + shown["expert_bytes"]
+    again = online.run("pull", REPO, *codec, "--json")
+    assert json.loads(again.stdout)["requantised"] is None
+    assert again.stderr == "tiny-mixtral is in the store already.\n"
+    for args in (["pull", REPO], ["run", REPO, "hello"], ["pull", REPO, "--expert-codec", "mxfp4", "--dry-run"]):
+        other = online.run(*args)
+        assert other.returncode == 2
+        assert "Use it as it is by its name, tiny-mixtral" in other.stderr
+
+
 def test_a_family_that_does_not_run_is_refused_before_its_weights(online: Home, hub: HubServer) -> None:
     files = dict(hub.repos[REPO][hub.refs[REPO]["main"]])
     config = json.loads(files["config.json"]) | {"model_type": "mixtrall"}

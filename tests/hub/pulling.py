@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,21 @@ def pull_it(tmp_path: Path, what: str = REPO, **options: Any) -> Path:
         "write_tokenizer": lambda metadata, folder: None,
         "progress": lambda phase, done, total: None,
     }
-    return pull(what, Store(tmp_path / "store"), **(defaults | options))
+    return pull(what, Store(tmp_path / "store"), **(defaults | options)).folder
 
 
 def interrupt(cost: Cost) -> None:
     raise Interrupted
+
+
+def until(limit: int) -> Callable[[str, int, int], None]:
+    """Progress that ends a pull when so many bytes came and were written."""
+
+    def progress(phase: str, done: int, total: int) -> None:
+        if done >= limit:
+            raise Interrupted
+
+    return progress
 
 
 def in_cache(cache: Path, commit: str, files: dict[str, bytes]) -> Path:

@@ -25,7 +25,7 @@ from engine.files.pull import pull_cost
 from engine.files.pull_repo import FETCH, FETCH_AND_CONVERT
 from engine.files.store import Store
 from engine.files.target import find_target
-from tests.hub.pulling import REPO, by_layer, bytes_below, contents, pull_it
+from tests.hub.pulling import REPO, Interrupted, by_layer, bytes_below, contents, interrupt, pull_it, until
 from tests.hub.server import HubServer
 from tests.unit.checkpoints import mixtral_tensors, write_mixtral_gguf
 
@@ -158,6 +158,35 @@ def test_a_disk_without_room_is_told_before_the_first_weights(
         pull_it(tmp_path)
     assert caught.value.exit_code == 4
     assert all(request.range.startswith("bytes=0-") for request in server.asked(STORED) if "model-" in request.path)
+
+
+def test_a_pull_that_ends_with_its_cost_leaves_nothing(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(REPO, files)
+    downloads = Store(tmp_path / "store").downloads("tiny-moe")
+    with pytest.raises(Interrupted):
+        pull_it(tmp_path, announce=interrupt)
+    assert not downloads.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.files.pull_repo.free_space", lambda path: (path, 10_000_000))
+        with pytest.raises(DoesNotFitError):
+            pull_it(tmp_path)
+    assert not downloads.exists()
+    with pytest.raises(Interrupted):
+        pull_it(tmp_path, progress=until(900_000))
+    begun = bytes_below(downloads)
+    with pytest.raises(Interrupted):
+        pull_it(tmp_path, announce=interrupt)
+    assert bytes_below(downloads) == begun > 0, "what an earlier pull fetched is kept"
+
+
+def test_a_folder_that_is_no_model_is_not_replaced(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
+    server.add(REPO, files)
+    (tmp_path / "store" / "tiny-moe").mkdir(parents=True)
+    with pytest.raises(UsageError, match="is no converted model"):
+        pull_it(tmp_path, force=True)
+    assert server.requests == []
 
 
 def test_what_a_killed_cleaning_up_left_is_removed(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:

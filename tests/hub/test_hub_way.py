@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from engine.files.pull import pull_cost
 from engine.files.pull_repo import FETCH_AND_CONVERT
 from engine.files.store import Store
 from engine.files.target import find_target
-from tests.hub.pulling import REPO, Interrupted, by_layer, contents, interrupt, pull_it
+from tests.hub.pulling import REPO, Interrupted, by_layer, contents, pull_it, until
 from tests.hub.server import Fault, HubServer
 
 STORED = "/storage/"
@@ -87,16 +86,7 @@ def test_a_pull_that_was_interrupted_goes_on(
     server: HubServer, tmp_path: Path, files: dict[str, bytes], expected: dict[str, bytes]
 ) -> None:
     server.add(REPO, files)
-    stops = iter((300_000, 800_000, 1_400_000, 2_000_000))
-
-    def until(limit: int) -> Callable[[str, int, int], None]:
-        def progress(phase: str, done: int, total: int) -> None:
-            if done >= limit:
-                raise Interrupted
-
-        return progress
-
-    for limit in stops:
+    for limit in (300_000, 800_000, 1_400_000, 2_000_000):
         with pytest.raises(Interrupted):
             pull_it(tmp_path, progress=until(limit))
     (entry,) = Store(tmp_path / "store").entries()
@@ -127,7 +117,7 @@ def test_a_pull_that_goes_on_keeps_its_commit(
 ) -> None:
     first = server.add(REPO, files)
     with pytest.raises(Interrupted):
-        pull_it(tmp_path, announce=interrupt)
+        pull_it(tmp_path, progress=until(900_000))
     changed = files | {"tokenizer.json": b'{"model": {"new": true}}'}
     second = server.add(REPO, changed)
     notes: list[str] = []

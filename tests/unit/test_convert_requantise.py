@@ -19,6 +19,7 @@ from engine.files.codecs import CODECS
 from engine.files.convert import convert
 from engine.files.converted import Converted, Loss, Requantised
 from engine.files.ftw import Ftw, open_model
+from engine.files.job import Recipe
 from engine.files.journal import is_journal_line, journal_line, read_losses
 from engine.files.requantise import ENCODED
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf
@@ -28,7 +29,7 @@ Values = dict[str, np.ndarray]
 
 
 def convert_to(codec: str | None, source: Path, dest: Path, **options: Any) -> Converted:
-    return convert(source, dest, write_tokenizer=write_tokenizer, expert_codec=codec, **options)
+    return convert(source, dest, write_tokenizer=write_tokenizer, recipe=Recipe(expert_codec=codec), **options)
 
 
 def expert_values(model: Ftw) -> Values:

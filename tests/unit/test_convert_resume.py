@@ -21,6 +21,7 @@ from engine.base.errors import (
 )
 from engine.base.progress import silent
 from engine.files.ftw import open_model
+from engine.files.job import Recipe
 from engine.files.locks import lock_folder
 from engine.files.space import require_space
 from engine.files.store import UNSUPPORTED, Store
@@ -150,7 +151,7 @@ def test_another_source_or_setting_is_not_mixed_in(tmp_path: Path, source: Path,
         run(other, tmp_path / "dest")
     assert "--force" in str(caught.value)
     with pytest.raises(UsageError, match="another source or with other settings"):
-        run(source, tmp_path / "dest", sampling={"temperature": 0.5})
+        run(source, tmp_path / "dest", recipe=Recipe(sampling={"temperature": 0.5}))
     assert contents(tmp_path / "dest.partial") == kept
     run(other, tmp_path / "dest", force=True)
     run(other, tmp_path / "whole")

@@ -13,34 +13,15 @@ import pytest
 from engine.base.errors import UnsupportedError, UsageError
 from engine.files.convert import convert
 from engine.files.ftw import open_model
+from engine.files.job import Recipe
 from engine.files.open_checkpoint import open_checkpoint
 from engine.files.safetensors_folder import open_folder
 from engine.files.tensors import SourceTensor, row_count
 from engine.files.upcycle import BLOCK, Upcycle, expert_order, upcycled
-from tests.unit.checkpoints import MIXTRAL, random_values, write_folder
+from tests.unit.checkpoints import LLAMA, llama_tensors, random_values, write_folder
 
-HIDDEN, WIDTH = 64, 128
-LLAMA = {key: value for key, value in MIXTRAL.items() if "expert" not in key} | {
-    "model_type": "llama",
-    "intermediate_size": WIDTH,
-    "num_hidden_layers": 2,
-    "tie_word_embeddings": True,
-}
+HIDDEN, WIDTH = LLAMA["hidden_size"], LLAMA["intermediate_size"]
 SETTINGS = Upcycle(experts=5, top_k=2, seed=3)
-
-
-def llama_tensors() -> dict[str, npt.NDArray[np.float32]]:
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (96, HIDDEN), "model.norm.weight": (HIDDEN,)}
-    for layer in range(2):
-        prefix = f"model.layers.{layer}."
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shapes[f"{prefix}{norm}.weight"] = (HIDDEN,)
-        for name, rows in (("q", 64), ("k", 32), ("v", 32), ("o", 64)):
-            shapes[f"{prefix}self_attn.{name}_proj.weight"] = (rows, HIDDEN)
-        for name in ("gate", "up"):
-            shapes[f"{prefix}mlp.{name}_proj.weight"] = (WIDTH, HIDDEN)
-        shapes[f"{prefix}mlp.down_proj.weight"] = (HIDDEN, WIDTH)
-    return {name: random_values(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +111,7 @@ def test_the_router_decides_clearly_and_uses_every_expert(source: Path) -> None:
 
 
 def test_the_converted_model_says_that_it_is_sparse(tmp_path: Path, source: Path) -> None:
-    convert(source, tmp_path / "dest", write_tokenizer=lambda metadata, folder: None, upcycle=SETTINGS)
+    convert(source, tmp_path / "dest", write_tokenizer=lambda metadata, folder: None, recipe=Recipe(SETTINGS))
     model = open_model(tmp_path / "dest")
     assert (model.banks[0].experts_per_layer, model.banks[0].layers) == (5, (0, 1))
     assert model.manifest.provenance["settings"] == {"upcycle": {"experts": 5, "top_k": 2, "seed": 3}}

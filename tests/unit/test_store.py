@@ -32,6 +32,7 @@ from engine.files import fetch, pull, store
 from engine.files.catalogue import PackageFile, parse_catalogue, read_catalogue
 from engine.files.fetch import fetch_package_file
 from engine.files.ftw import open_model
+from engine.files.job import Recipe
 from engine.files.locks import lock_folder
 from engine.files.manifest import MANIFEST_NAME, write_manifest
 from engine.files.open_checkpoint import open_checkpoint
@@ -378,7 +379,7 @@ def test_a_local_folder_is_pulled_once(tmp_path: Path) -> None:
             write_tokenizer=lambda found, folder: None,
             progress=lambda phase, done, total: phases.add(phase),
             **options,
-        )
+        ).folder
 
     assert pull_it() == models.get("my-model")
     assert phases == {pull.CONVERT}
@@ -392,7 +393,7 @@ def test_a_local_folder_is_pulled_once(tmp_path: Path) -> None:
 def test_a_model_of_another_release_is_not_taken_for_one_that_runs(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "tiny", mixtral_tensors())
     models = Store(tmp_path / "store")
-    folder = pull.pull(str(source), models, write_tokenizer=silent, progress=silent)
+    folder = pull.pull(str(source), models, write_tokenizer=silent, progress=silent).folder
     assert pull.is_there(folder, source)
     manifest = open_model(folder).manifest
     newer = replace(manifest, spec={**manifest.spec, "quantum": 1})
@@ -412,7 +413,7 @@ def test_a_catalogue_model_is_fetched_and_converted(tmp_path: Path, monkeypatch:
     pull.pull("tiny", models, write_tokenizer=silent, progress=silent)
     (paths, options) = asked[0]
     assert paths == (models.downloads("tiny") / "file", models.destination("tiny"))
-    assert (options["upcycle"], options["sampling"]) == (Upcycle(4, 1), {"temperature": 0.7, "top_k": 5})
+    assert options["recipe"] == Recipe(Upcycle(4, 1), None, {"temperature": 0.7, "top_k": 5})
     with pytest.raises(NotFoundError, match="Did you mean tiny"):
         pull.pull("tinny", models, write_tokenizer=silent, progress=silent)
 

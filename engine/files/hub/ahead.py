@@ -53,6 +53,11 @@ class FetchAhead:
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
 
+    @property
+    def began(self) -> bool:
+        """Whether a file was wanted yet."""
+        return self._reached >= 0
+
     def add(self, file: Fetchable) -> None:
         """Puts a file at the end of the line."""
         with self._changed:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from engine.base.errors import CorruptFileError, NetworkError, UnsupportedError
 from engine.files.catalogue import HubRepo
-from engine.files.checkpoint import Checkpoint
 from engine.files.gguf_checkpoint import split_name
 from engine.files.hub.ahead import FetchAhead
 from engine.files.hub.cache import cached_listing
@@ -18,8 +17,7 @@ from engine.files.hub.opening import Opening
 from engine.files.hub.patience import Rules
 from engine.files.hub.remote_file import RemoteFile
 from engine.files.hub.session import Hub, connect
-from engine.files.plan import Plan, plan_conversion
-from engine.files.upcycle import Upcycle, upcycled
+from engine.files.job import AS_IT_IS, Job, Recipe, plan_job
 
 Note = Callable[[str], None]
 """Called with a sentence that the user should read."""
@@ -31,13 +29,12 @@ _OPENINGS = 2  # headers that make no sense are asked for once more
 
 @dataclass(frozen=True)
 class Repo:
-    """An open repository: its `checkpoint`, whose weights come when they are acquired, and what that will become.
+    """An open repository: the `job` of converting it, whose weights come when they are acquired.
 
     Its folder of downloads is locked until it is closed.
     """
 
-    checkpoint: Checkpoint
-    plan: Plan
+    job: Job
     files: tuple[RemoteFile, ...]
     ahead: FetchAhead
     _folder: DownloadsFolder
@@ -61,43 +58,44 @@ class Repo:
         """Removes all that was fetched, while it is still locked."""
         self._folder.discard()
 
+    def discard_if_unused(self) -> None:
+        """Removes what was fetched to make a plan, unless weights were asked for, now or in an earlier run."""
+        if not self.ahead.began:
+            self._folder.discard_if_new()
+
     def close(self) -> None:
         self.ahead.close()
-        self.checkpoint.close()
+        self.job.checkpoint.close()
         self._folder.close()
 
 
-def open_repo(
-    source: HubRepo, downloads: Path, note: Note, upcycle: Upcycle | None = None, refresh: bool = False
-) -> Repo:
+def open_repo(source: HubRepo, downloads: Path, note: Note, recipe: Recipe = AS_IT_IS, refresh: bool = False) -> Repo:
     """Opens the repository that `source` names; its files are kept below `downloads` as long as they are needed.
 
     A revision is resolved once: a pull that goes on takes the commit that it began with, unless `refresh`. What is in
     the cache of `huggingface_hub` is used from there. No byte of weights but headers is fetched here, and nothing but
-    config.json of a model whose family is not known. `upcycle` is what the plan makes of a dense model.
+    config.json of a model whose family is not known. `recipe` is what is planned to be made of it.
 
     Errors: NotFoundError, NetworkError, BusyError while another process fetches into `downloads`, UsageError when
-    `file` has to choose, UnsupportedError for a family, a format or a codec that cannot be converted.
+    `file` has to choose, UnsupportedError for a family, a format or a codec that cannot be converted; those of
+    `plan_job`.
     """
     hub, folder = connect(), DownloadsFolder(downloads)
     try:
         listing = _resolve(hub, folder, source, note, refresh)
         folder.save(listing)
-        return _open(hub, listing, folder, source.file, upcycle, _OPENINGS)
+        return _open(hub, listing, folder, source.file, recipe, _OPENINGS)
     except BaseException:
         folder.discard_if_new()
         folder.close()
         raise
 
 
-def _open(
-    hub: Hub, listing: Listing, folder: DownloadsFolder, file: str | None, upcycle: Upcycle | None, tries: int
-) -> Repo:
+def _open(hub: Hub, listing: Listing, folder: DownloadsFolder, file: str | None, recipe: Recipe, tries: int) -> Repo:
     opening = Opening(hub, listing, folder.files, _PATIENT)
     try:
-        checkpoint = opening.checkpoint(file)
-        _, plan = plan_conversion(upcycled(checkpoint, upcycle) if upcycle else checkpoint)
-        return Repo(checkpoint, plan, tuple(opening.files), opening.ahead, folder)
+        job = plan_job(opening.checkpoint(file), recipe)
+        return Repo(job, tuple(opening.files), opening.ahead, folder)
     except (CorruptFileError, UnsupportedError):
         damaged = tries > 1 and opening.forget_damaged_beginnings()
         opening.close()
@@ -106,7 +104,7 @@ def _open(
     except BaseException:
         opening.close()
         raise
-    return _open(hub, listing, folder, file, upcycle, tries - 1)
+    return _open(hub, listing, folder, file, recipe, tries - 1)
 
 
 def is_made_of(source: HubRepo, made_of: str) -> bool:
