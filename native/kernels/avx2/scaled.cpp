@@ -1,11 +1,14 @@
-// Scaled floats: e4m3 weights under a scale a block. A line of codes is four columns of sixteen rows, which become f32
-// by way of binary16; accumulator k mod 4 takes column k, and a block's sum goes to the row's under the block's scale.
+// Scaled floats by AVX2: e4m3 weights under a scale a block. Codes become columns of binary16 in a strip of memory,
+// from which one instruction makes f32; out of a register the same conversion takes two, and a third to reach the upper
+// half.
 #include "kernels/avx2/avx2.h"
+#include "kernels/avx2/columns.h"
 #include "kernels/avx2/formats.h"
-#include "kernels/driver.h"
 
 namespace freetoken::avx2 {
 namespace {
+
+constexpr int kColumnBytes = 2 * kTileRows;  // of binary16
 
 template <Codec C>
 Rows block_scales(const uint8_t* p) {
@@ -13,107 +16,113 @@ Rows block_scales(const uint8_t* p) {
     return {_mm256_castsi256_ps(load256(p)), _mm256_castsi256_ps(load256(p + 32))};
 }
 
+// Four columns. In the 16-bit words of a line of codes lie columns 0 and 2, then 1 and 3.
+[[gnu::always_inline]] static inline void widen_line(const uint8_t* codes, uint8_t* columns) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kFloatColumns; ++s)
+        _mm256_store_si256(reinterpret_cast<__m256i*>(columns + s * kColumnBytes),
+                           e4m3_as_halves(load256(codes + 32 * (s % 2)), s / 2));
+}
+
+template <Fetch F>
+[[gnu::always_inline]] static inline void widen(const uint8_t* codes, int count, uint8_t* columns) {
+    for (int k = 0; k < count; k += kFloatColumns) {
+        fetch_ahead<F>(codes + k * kTileRows, kScaleLine);
+        widen_line(codes + k * kTileRows, columns + k * kColumnBytes);
+    }
+}
+
 template <Codec C>
 struct ScaledKernel {
     static constexpr Codec kCodec = C;
     static constexpr CodecInfo kInfo = codec_info(C);
     static constexpr int kGroup = 6;
-    static constexpr size_t kStep = kFloatColumns * sizeof(float);
 
-    // Sixteen registers do not hold four accumulators of sixteen rows for several tokens. One token takes all columns
-    // and rows at once and reads the codes as a stream; a group takes a pair of columns of one side at a time.
-    struct Strip {
-        int pair;  // columns pair and pair + 2 of four
-        int side;
-    };
-
-    template <int T, Fetch F>
-    [[gnu::always_inline]] static inline void multiply_strip(Strip strip, const uint8_t* codes,
-                                                             const uint8_t* const (&x)[T], int columns,
-                                                             __m256 (&sums)[T][2]) {
+    template <int T>
+    [[gnu::always_inline]] static inline void end_block(const Rows& scale, ColumnSums<T>& sums, __m256 (&acc)[T][2]) {
 #pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) sums[t][0] = sums[t][1] = _mm256_setzero_ps();
-        const uint8_t* p = codes + 32 * strip.pair + 16 * strip.side;
-        const size_t end = static_cast<size_t>(columns) * sizeof(float);
-        for (size_t offset = static_cast<size_t>(strip.pair) * sizeof(float); offset < end;
-             offset += kStep, p += kScaleLine) {
-            fetch_ahead<F>(p, kScaleLine);
+        for (int t = 0; t < T; ++t)
 #pragma GCC unroll 2
-            for (int byte = 0; byte < 2; ++byte) {
-                const __m256 w = _mm256_cvtph_ps(e4m3_as_halves(load128(p), byte));
-#pragma GCC unroll 8
-                for (int t = 0; t < T; ++t)
-                    sums[t][byte] = _mm256_fmadd_ps(
-                        w, broadcast_float(x[t] + offset + static_cast<size_t>(2 * byte) * sizeof(float)),
-                        sums[t][byte]);
-            }
-        }
+            for (int side = 0; side < 2; ++side)
+                acc[t][side] = _mm256_fmadd_ps(scale.side[side], total(sums[t], side), acc[t][side]);
     }
 
-    template <int T, Fetch F>
-    [[gnu::always_inline]] static inline void multiply_block(const Rows& scales, const uint8_t* codes,
-                                                             const uint8_t* const (&x)[T], int columns,
-                                                             __m256 (&acc)[T][2]) {
-#pragma GCC unroll 2
-        for (int side = 0; side < 2; ++side) {
-            __m256 even[T][2], odd[T][2];
-            side == 0 ? multiply_strip<T, F>({0, 0}, codes, x, columns, even)
-                      : multiply_strip<T, Fetch::none>({0, 1}, codes, x, columns, even);
-            multiply_strip<T, Fetch::none>({1, side}, codes, x, columns, odd);
-#pragma GCC unroll 8
-            for (int t = 0; t < T; ++t) {
-                const __m256 sum =
-                    _mm256_add_ps(_mm256_add_ps(even[t][0], odd[t][0]), _mm256_add_ps(even[t][1], odd[t][1]));
-                acc[t][side] = _mm256_fmadd_ps(scales.side[side], sum, acc[t][side]);
-            }
-        }
+    template <int T>
+    [[gnu::always_inline]] static inline void store(const TileJob& job, const __m256 (&acc)[T][2]) {
+        const __m256 post = _mm256_set1_ps(kInfo.post);
+        for (int t = 0; t < T; ++t)
+            store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, canonical(_mm256_mul_ps(acc[t][0], post)),
+                       canonical(_mm256_mul_ps(acc[t][1], post)));
     }
 
-    [[gnu::always_inline]] static inline void multiply_block(const Rows& scales, const uint8_t* codes, const uint8_t* x,
-                                                             int columns, __m256 (&acc)[2]) {
-        __m256 sums[kFloatColumns][2] = {};
-        const size_t end = static_cast<size_t>(columns) * sizeof(float);
-        for (size_t offset = 0; offset < end; offset += kStep, codes += kScaleLine) {
+    // One token goes from strip to strip, whatever the blocks: a header every 128 columns is all there is between
+    // codes. The next strip is widened line by line while this one is multiplied, the stores of the one beside the
+    // loads of the other.
+    static void run_one(const TileJob& job) {
+        constexpr int kStrip = 32;
+        constexpr int kHeaderColumns = kInfo.block * kInfo.group_blocks;
+        static_assert(kInfo.block % kStrip == 0);
+        const int cols = static_cast<int>(padded_cols(C, job.cols));
+        const auto width = [&](int k) { return cols - k < kStrip ? cols - k : kStrip; };
+        const auto header = [&](int k) {
+            return job.tile + k / kHeaderColumns * (kScaleLine + kHeaderColumns * kTileRows);
+        };
+        const auto codes = [&](int k) { return header(k) + kScaleLine + k % kHeaderColumns * kTileRows; };
+        alignas(64) uint8_t columns[2][kStrip * kColumnBytes];
+        __m256 acc[1][2] = {};
+        ColumnSums<1> sums = {};
+        widen<Fetch::none>(codes(0), width(0), columns[0]);
+        for (int k = 0; k < cols; k += kStrip) {
+            const uint8_t* now = columns[k / kStrip % 2];
+            uint8_t* next = columns[1 - k / kStrip % 2];
+            const uint8_t* const x[1] = {job.x[0] + static_cast<size_t>(k) * sizeof(float)};
+            if (k + 2 * kStrip <= cols) {
+                const uint8_t* next_codes = codes(k + kStrip);
+#pragma GCC unroll 8
+                for (int i = 0; i < kStrip; i += kFloatColumns) {
+                    widen_line(next_codes + i * kTileRows, next + i * kColumnBytes);
+                    const uint8_t* const values[1] = {x[0] + static_cast<size_t>(i) * sizeof(float)};
+                    add_columns<Codec::f16, 1, Fetch::none>(now + i * kColumnBytes, values, kFloatColumns, sums);
+                }
+            } else {
+                if (k + kStrip < cols) widen<Fetch::none>(codes(k + kStrip), width(k + kStrip), next);
+                add_columns<Codec::f16, 1, Fetch::none>(now, x, width(k), sums);
+            }
+            if ((k + kStrip) % kInfo.block == 0 || k + kStrip >= cols) {
+                const int block = k % kHeaderColumns / kInfo.block;
+                end_block<1>(block_scales<C>(header(k) + block * kInfo.scale_bytes * kTileRows), sums, acc);
 #pragma GCC unroll 4
-            for (int s = 0; s < kFloatColumns; ++s) {
-                const Rows w = e4m3(load256(codes + 32 * (s % 2)), s / 2);
-                const __m256 value = broadcast_float(x + offset + static_cast<size_t>(s) * sizeof(float));
-                sums[s][0] = _mm256_fmadd_ps(w.side[0], value, sums[s][0]);
-                sums[s][1] = _mm256_fmadd_ps(w.side[1], value, sums[s][1]);
+                for (int s = 0; s < kFloatColumns; ++s) sums[0][s][0] = sums[0][s][1] = _mm256_setzero_ps();
             }
         }
-#pragma GCC unroll 2
-        for (int side = 0; side < 2; ++side) {
-            const __m256 sum =
-                _mm256_add_ps(_mm256_add_ps(sums[0][side], sums[1][side]), _mm256_add_ps(sums[2][side], sums[3][side]));
-            acc[side] = _mm256_fmadd_ps(scales.side[side], sum, acc[side]);
-        }
+        store<1>(job, acc);
     }
 
+    // A group of tokens goes from block to block.
     template <int T, Fetch F>
-    static void run_tile(const TileJob& job) {
+    static void run_group(const TileJob& job) {
+        alignas(64) uint8_t columns[kInfo.block * kColumnBytes];
         __m256 acc[T][2] = {};
-        walk_scaled_blocks<C, F>(job, [&](const uint8_t* scales, const uint8_t* codes, int k, int columns) {
+        walk_scaled_blocks<C, F>(job, [&](const uint8_t* scales, const uint8_t* codes, int k, int count) {
+            widen<F>(codes, count, columns);
             const uint8_t* x[T];
 #pragma GCC unroll 8
             for (int t = 0; t < T; ++t) x[t] = job.x[t] + static_cast<size_t>(k) * sizeof(float);
-            if constexpr (T == 1)
-                multiply_block(block_scales<C>(scales), codes, x[0], columns, acc[0]);
-            else
-                multiply_block<T, F>(block_scales<C>(scales), codes, x, columns, acc);
+            ColumnSums<T> sums = {};
+            add_columns<Codec::f16, T, Fetch::none>(columns, x, count, sums);
+            end_block<T>(block_scales<C>(scales), sums, acc);
         });
-        for (int t = 0; t < T; ++t) {
-            const auto result = [&](int side) {
-                return canonical(_mm256_mul_ps(acc[t][side], _mm256_set1_ps(kInfo.post)));
-            };
-            store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, result(0), result(1));
-        }
+        store<T>(job, acc);
     }
 
     template <int T>
     static void run(const TileJob& job) {
-        if (T > 1 && job.from_memory) return run_tile<T, Fetch::far>(job);
-        run_tile<T, Fetch::none>(job);
+        if constexpr (T == 1)
+            run_one(job);
+        else if (job.from_memory)
+            run_group<T, Fetch::far>(job);
+        else
+            run_group<T, Fetch::none>(job);
     }
 };
 
