@@ -1,6 +1,7 @@
 // Speed of the expert kernels against the read loop of the same table, in the same run.
 //
-//   kernels_bench [--isa NAME] [--codecs a,b] [--threads 1,2] [--rounds N] [--hidden N] [--width N]
+//   kernels_bench [--isa NAME] [--codecs a,b] [--parts decode,prefill] [--threads 1,2] [--rounds N] [--hidden N]
+//                 [--width N]
 //
 // Records hold one expert (gate_up, then down), lie 4096-aligned in huge pages and are visited in random order, each
 // by one thread. A decode sample is a read pass, an expert pass and a read pass; its ratio is the expert's rate over
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -37,6 +39,7 @@ constexpr int kMaxTokens = 64;
 struct Options {
     std::string isa;
     std::vector<std::string> codecs;
+    std::vector<std::string> parts = {"decode", "prefill"};
     std::vector<int> threads;
     int rounds = 9;
     int hidden = 1024;
@@ -120,6 +123,28 @@ std::string summary(std::vector<double> v, const char* format) {
     return text;
 }
 
+// The e4m3 nearest to a value.
+uint8_t nearest_e4m3(float value) {
+    int best = 0;
+    for (int code = 1; code < 0x7F; ++code)
+        if (std::fabs(test::e4m3_value(static_cast<uint8_t>(code)) - std::fabs(value)) <
+            std::fabs(test::e4m3_value(static_cast<uint8_t>(best)) - std::fabs(value)))
+            best = code;
+    return static_cast<uint8_t>(best | (value < 0.0f ? 0x80 : 0));
+}
+
+// A matrix of random weights. 8-bit floats are normally distributed, four deviations being the largest code, as they
+// are in models: of codes drawn evenly one in sixteen would be zero or subnormal, which costs some kernels time.
+test::RawMatrix weights(test::Random& random, Codec codec, int rows, int cols) {
+    test::RawMatrix m = test::random_matrix(random, codec, rows, cols);
+    const FormInfo& info = form_info(m.form);
+    if (codec_info(codec).kind == CodecKind::scaled)
+        for (int r = 0; r < rows; ++r)
+            for (int k = 0; k < cols; ++k)
+                m.block(r, k)[info.scale_bytes + k % info.block] = nearest_e4m3(112.0f * random.normal());
+    return m;
+}
+
 // Experts in one codec, and what a thread needs to run them.
 class Experts {
 public:
@@ -189,8 +214,8 @@ private:
 
     void fill() {
         test::Random random(1);
-        const test::Packed gate_up(test::random_matrix(random, codec_, 2 * width_, hidden_));
-        const test::Packed down(test::random_matrix(random, codec_, hidden_, width_));
+        const test::Packed gate_up(weights(random, codec_, 2 * width_, hidden_));
+        const test::Packed down(weights(random, codec_, hidden_, width_));
         for (size_t i = 0; i < count_; ++i) {
             std::memcpy(data_ + i * stride_, gate_up.data(), gate_up.size());
             std::memcpy(data_ + i * stride_ + gate_up.size(), down.data(), down.size());
@@ -304,6 +329,8 @@ Options parse(int argc, char** argv) {
             options.isa = value;
         } else if (flag == "--codecs") {
             options.codecs = split(value);
+        } else if (flag == "--parts") {
+            options.parts = split(value);
         } else if (flag == "--threads") {
             options.threads.clear();
             for (const std::string& part : split(value))
@@ -318,8 +345,10 @@ Options parse(int argc, char** argv) {
             usage("unknown flag " + flag);
         }
     }
-    if (options.hidden <= 0 || options.hidden % 32 != 0 || options.width <= 0 || options.width % 32 != 0)
-        usage("--hidden and --width want positive multiples of 32");
+    for (const std::string& part : options.parts)
+        if (part != "decode" && part != "prefill") usage("unknown part " + part);
+    if (options.hidden <= 0 || options.hidden % 256 != 0 || options.width <= 0 || options.width % 256 != 0)
+        usage("--hidden and --width want positive multiples of 256");
     return options;
 }
 
@@ -332,8 +361,11 @@ void run(const Options& options) {
         const Experts experts(*kernels, *codec, options.hidden, options.width);
         std::printf("%s %s, hidden %d, width %d, record %.0f KiB, %zu records\n", kernels->name, name.c_str(),
                     options.hidden, options.width, static_cast<double>(experts.bytes()) / 1024, experts.count());
-        for (const int threads : options.threads) bench_decode(*kernels, experts, threads, options.rounds);
-        for (const int threads : options.threads) bench_prefill(experts, threads, options.rounds);
+        for (const std::string& part : options.parts)
+            for (const int threads : options.threads) {
+                if (part == "decode") bench_decode(*kernels, experts, threads, options.rounds);
+                if (part == "prefill") bench_prefill(experts, threads, options.rounds);
+            }
         std::fflush(stdout);
     }
 }

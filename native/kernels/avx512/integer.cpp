@@ -1,5 +1,7 @@
 // Integer codecs by VNNI. A lane owns a row: vpdpbusd multiplies its four unsigned codes with four signed bytes of a
 // token, high and low halves apart, so a block's sum is an exact integer.
+#include <type_traits>
+
 #include "kernels/avx512/avx512.h"
 #include "kernels/avx512/formats.h"
 #include "kernels/driver.h"
@@ -18,7 +20,9 @@ struct IntegerKernel {
                                                              const uint8_t* scales, const uint8_t* codes,
                                                              const QuantBlock* const (&q)[T], __m512 (&acc)[T]) {
         constexpr int kLines = Format::kLines / Format::kHalves;
-        const typename Format::Codes code{codes};
+        using Lines = std::conditional_t<(T <= 2 && Format::kUpperLines > 0),
+                                         LinesInOrder<Format::kLines + Format::kUpperLines>, LinesInPlace>;
+        const Lines lines{codes};
 #pragma GCC unroll 2
         for (int half = 0; half < Format::kHalves; ++half) {
             __m512i high[T], low[T];
@@ -31,12 +35,12 @@ struct IntegerKernel {
             for (int line = half * kLines; line < (half + 1) * kLines; ++line) {
 #pragma GCC unroll 2
                 for (int part = 0; part < Format::kParts; ++part) {
-                    const __m512i c = code(line, part);
+                    const __m512i c = Format::codes(lines, line, part);
                     const int k = 4 * (line * Format::kParts + part);
 #pragma GCC unroll 8
                     for (int t = 0; t < T; ++t) {
-                        high[t] = _mm512_dpbusd_epi32(high[t], c, broadcast32(q[t]->hi + k));
-                        low[t] = _mm512_dpbusd_epi32(low[t], c, broadcast32(q[t]->lo + k));
+                        high[t] = dot_bytes(high[t], c, q[t]->hi + k);
+                        low[t] = dot_bytes(low[t], c, q[t]->lo + k);
                     }
                 }
             }
