@@ -111,6 +111,16 @@ def test_the_smallest_e8m0_scale_is_subnormal(tmp_path: Path) -> None:
     assert torch.equal(values(tensors["l.weight"]), weight.float() * scale)
 
 
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_blocks_with_dimensions_of_one_between(tmp_path: Path, lead: tuple[int, ...]) -> None:
+    """As ModelOpt writes scales of blocks (FP8_PB_WO)."""
+    weight, scale = random_fp8(*lead, 256, 384), random_scales(*lead, 2, 1, 3, 1)
+    config = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
+    tensors = presented(tmp_path, {"l.weight": weight, "l.weight_scale": scale}, quantization=config)
+    assert tensors["l.weight"].form == "fp8"
+    assert torch.equal(values(tensors["l.weight"]), by_hand(weight, scale.reshape(*lead, 2, 3), 128, 128))
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (3, 1), (3, 1, 1), (3, 40), (3, 40, 1)])
 def test_experts_in_one_tensor_with_scales_of_each_or_of_rows(tmp_path: Path, shape: tuple[int, ...]) -> None:
     weight, scale = random_fp8(3, 40, 160), random_scales(*shape)

@@ -125,6 +125,43 @@ def test_modules_with_settings_of_their_own_are_read_by_what_they_hold(tmp_path:
     assert torch.equal(in_input_order(tensors), matrix.values)
 
 
+def auto_round_config(**settings: Any) -> dict[str, Any]:
+    return {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False, "data_type": "int", **settings}
+
+
+@pytest.mark.parametrize("packing", [None, "auto_round:auto_gptq", "auto_gptq"])
+def test_auto_round_in_the_layout_of_gptq(tmp_path: Path, packing: str | None) -> None:
+    """Without g_idx; zero points are stored less one, taken off a whole word as the packing sums its values."""
+    matrix = random_grouped(16, 128, 32)
+    assert (matrix.zeros == 0).any()
+    named = as_gptq(matrix, version="gptq_v2")
+    named["l.qzeros"] -= 0x11111111
+    del named["l.g_idx"]
+    config = auto_round_config(**({"packing_format": packing} if packing else {}))
+    tensors = presented(tmp_path, named, quantization=config)
+    assert tensors.keys() == {"l.weight"}
+    assert torch.equal(values(tensors["l.weight"]), matrix.values)
+
+
+@pytest.mark.parametrize("packing", ["auto_round:auto_awq", "auto_awq"])
+def test_auto_round_in_the_layout_of_awq(tmp_path: Path, packing: str) -> None:
+    matrix = random_grouped(48, 128, 32)
+    config = auto_round_config(packing_format=packing)
+    assert torch.equal(values(presented(tmp_path, as_awq(matrix), quantization=config)["l.weight"]), matrix.values)
+
+
+def test_auto_round_has_settings_of_single_modules(tmp_path: Path) -> None:
+    """A last group that is short tells groups of 96 from others only by what config.json says of the module."""
+    one, other = random_grouped(16, 256, 96, lowest_zero=1), random_grouped(16, 256, 32, symmetric=True)
+    named = as_gptq(one) | as_gptq(other, prefix="other.") | {"plain.weight": random_weights(8, 8)}
+    named = {name: tensor for name, tensor in named.items() if not name.endswith("g_idx")}
+    own = {"l": {"group_size": 96, "sym": False}, "plain": {"bits": 16, "data_type": "float"}}
+    tensors = presented(tmp_path, named, quantization=auto_round_config(sym=True, extra_config=own))
+    assert (tensors["l.weight"].form, tensors["other.weight"].form) == ("int4_32z", "int4_32")
+    assert torch.equal(values(tensors["l.weight"]), one.values)
+    assert torch.equal(values(tensors["other.weight"]), other.values)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("group", [32, 64, 128, 256])
 def test_awq(tmp_path: Path, group: int, dtype: torch.dtype) -> None:

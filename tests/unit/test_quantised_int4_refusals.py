@@ -18,12 +18,18 @@ from tests.unit.quantised import presented, values
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
 MOVED = {**GPTQ, "desc_act": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": False}
 MATRIX = random_grouped(16, 128, 32, lowest_zero=1)
 
 
 def packed_config(**weights: Any) -> dict[str, Any]:
     described = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False, **weights}
     return {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": described}}}
+
+
+def own_bits(bits: int) -> dict[str, Any]:
+    """auto-round with other bits for the one matrix."""
+    return {**AUTO_ROUND, "extra_config": {"l": {"bits": bits}}}
 
 
 def gptq() -> Tensors:
@@ -89,6 +95,10 @@ PLANNED = [
     (gptq, as_is, {**GPTQ, "desc_act": 1}, CORRUPT, "desc_act of the quantisation is 1, not true or false"),
     (gptq, as_is, {**GPTQ, "checkpoint_format": "marlin"}, UNSUPPORTED, "the format 'marlin' of GPTQ"),
     (gptq, as_is, {**GPTQ, "is_marlin_format": True}, UNSUPPORTED, "the format 'marlin' of GPTQ"),
+    (gptq, as_is, {**AUTO_ROUND, "bits": 2}, UNSUPPORTED, "integers of 2 bits; this release reads 4"),
+    (gptq, as_is, own_bits(8), UNSUPPORTED, "l.weight is quantised to integers of 8 bits"),
+    (gptq, as_is, {**AUTO_ROUND, "packing_format": "auto_round"}, UNSUPPORTED, "'auto_round' of auto-round.*auto_gptq"),
+    (gptq, as_is, {**AUTO_ROUND, "packing_format": 4}, CORRUPT, "packing_format of the quantisation is 4, not a text"),
     (awq, without("scales"), AWQ, CORRUPT, "l.weight is quantised to integers and has no scales"),
     (awq, without("qzeros"), AWQ, CORRUPT, "has no qzeros"),
     (awq, as_is, {**AWQ, "bits": 8}, UNSUPPORTED, "integers of 8 bits"),
@@ -174,7 +184,7 @@ def test_what_only_the_bytes_show_is_refused_when_they_are_read(
 def test_unpacked_zero_points_beyond_4_bits_are_refused(tmp_path: Path) -> None:
     named = packed() | {"l.weight_zero_point": torch.full((16, 4), 8, dtype=torch.int8)}
     tensors = presented(tmp_path, named, quantization=packed_config())
-    with pytest.raises(CorruptFileError, match=r"l.weight_zero_point holds zero points that are no 4-bit integers"):
+    with pytest.raises(CorruptFileError, match=r"l.weight_zero_point holds the zero point 8 in row 0, which is no"):
         values(tensors["l.weight"])
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from engine.base.errors import UnsupportedError
 from engine.files.quantised.bundle import Bundle
 from engine.files.quantised.int4 import (
-    SCALE_TYPES,
     Int4Tensor,
     check_bits,
     check_shapes,
@@ -20,7 +19,7 @@ from engine.files.quantised.int4 import (
     int4_form,
 )
 from engine.files.quantised.nibbles import IN_WORD, Words, transpose_nibbles
-from engine.files.quantised.options import integer, text
+from engine.files.quantised.scheme import FLOAT_TYPES
 from engine.files.quantised.settings import Settings
 from engine.files.quantised.stripes import ColumnCodes, ColumnValues, ColumnZeros
 from engine.files.source_file import Bytes
@@ -31,9 +30,9 @@ OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 def is_awq(bundle: Bundle, settings: Settings) -> bool:
     """Whether the words of `qweight` hold outputs; where shapes leave it open, the method decides."""
     if not bundle.has("qweight", "scales"):
-        return settings.method == "awq"
+        return settings.layout == "awq"
     words, outputs = (bundle.parts[role].shape[-1:] for role in ("qweight", "scales"))
-    return settings.method == "awq" or (words != outputs and tuple(word * IN_WORD for word in words) == outputs)
+    return settings.layout == "awq" or (words != outputs and tuple(word * IN_WORD for word in words) == outputs)
 
 
 def awq(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
@@ -41,20 +40,20 @@ def awq(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
     if not bundle.has("qweight") or not is_awq(bundle, settings):
         return None
     bundle.refuse("scale", "scale_2", "global_scale", "zero_point", "pre_quant_scale", "shape", "g_idx")
-    version = text(settings, "version", "checkpoint_format", "format", default="gemm")
+    version = settings.text("version", "checkpoint_format", "format", default="gemm")
     if version != "gemm":
         raise UnsupportedError(
             f"The weights are in the version {version!a:.60} of AWQ, which this release does not read.",
             "It reads gemm.",
         )
-    check_bits(bundle, integer(settings, "bits", "w_bit", default=4))
-    check_types(bundle, {"qweight": ("i32",), "qzeros": ("i32",), "scales": SCALE_TYPES})
+    check_bits(bundle, settings.integer("bits", "w_bit", default=4))
+    check_types(bundle, {"qweight": ("i32",), "qzeros": ("i32",), "scales": FLOAT_TYPES})
     check_shapes(bundle, {"qweight": 2, "qzeros": 2, "scales": 2})
     qweight, scales = bundle.parts["qweight"], bundle.parts["scales"]
     cols, words = qweight.shape
     groups = scales.shape[0]
     check_shapes(bundle, {"scales": (groups, words * IN_WORD), "qzeros": (groups, words)})
-    group = group_columns(bundle, "scales", cols, groups, integer(settings, "group_size", "q_group_size", default=0))
+    group = group_columns(bundle, "scales", cols, groups, settings.integer("group_size", "q_group_size", default=0))
     return Int4Tensor(
         name=bundle.name,
         shape=(words * IN_WORD, cols),

@@ -71,6 +71,7 @@ LEFT_OUT = (
 
 # The types, as safetensors name them, that the weight itself is in when it is quantised.
 PACKED_TYPES = frozenset({"i32", "u32", "i8", "u8", "f4", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz"})
+_FETCH = "Fetch the checkpoint again, and check that all its files are of one version."
 _WEIGHT_ROLES = frozenset({"weight", "packed", "blocks", "qweight"})
 
 
@@ -86,7 +87,7 @@ class Bundle:
         rivals = _WEIGHT_ROLES if role in _WEIGHT_ROLES else {role}
         for rival in rivals & self.parts.keys():
             raise CorruptFileError(
-                f"The checkpoint has both {self.names[rival]} and {name}, of which {self.name} needs one."
+                f"The checkpoint has both {self.names[rival]} and {name}, of which {self.name} needs one.", _FETCH
             )
         self.parts[role], self.names[role] = tensor, name
 
@@ -113,12 +114,13 @@ class Bundle:
         for role in roles:
             if role in self.parts:
                 raise UnsupportedError(
-                    f"The tensor {self.name} comes with {self.describe(role)}, which this release does not apply to it."
+                    f"The tensor {self.name} comes with {self.describe(role)}, which this release does not apply.",
+                    "Use a checkpoint of this model that is quantised in another way.",
                 )
 
     def misfit(self, role: str, expected: str) -> CorruptFileError:
         """The error for a part whose type or shape does not go with the weight."""
-        return CorruptFileError(f"{self.describe(role)} does not fit {self.name}: it has to be {expected}.")
+        return CorruptFileError(f"{self.describe(role)} does not fit {self.name}: it has to be {expected}.", _FETCH)
 
     @property
     def is_quantised(self) -> bool:
@@ -152,7 +154,7 @@ def sort(raw: Mapping[str, FileTensor]) -> Sorted:
         if matrix not in bundles:
             raise CorruptFileError(
                 f"The checkpoint has {name} but not {matrix}, which it belongs to.",
-                "Fetch it again, or check that no shard is absent.",
+                _FETCH,
             )
         bundles[matrix].add(role, name, raw[name])
     quantised = {name: found for name, found in bundles.items() if found.is_quantised}

@@ -17,7 +17,8 @@ from engine.base.errors import UnsupportedError
 from engine.files.quantised.bundle import Bundle
 from engine.files.quantised.scheme import (
     E8M0_TYPES,
-    SCALE_TYPES,
+    FLOAT_TYPES,
+    OTHER_CHECKPOINT,
     ScaleGrid,
     check_columns,
     decode_scales,
@@ -30,6 +31,7 @@ from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import FileTensor
 
 FP8_BLOCK, MXFP8_BLOCK = 128, 32
+SCALE_TYPES = (*FLOAT_TYPES, *sorted(E8M0_TYPES))
 _COMMON_BLOCK = (128, 128)
 
 
@@ -40,9 +42,9 @@ def fp8(bundle: Bundle, settings: Settings) -> Fp8Tensor | None:
     bundle.refuse("scale_2", "global_scale", "zero_point", "pre_quant_scale", "g_idx", "shape")
     weight, scale = bundle.parts["weight"], bundle.parts["scale"]
     if scale.form not in SCALE_TYPES:
-        raise bundle.misfit("scale", f"of the type {', '.join(sorted(SCALE_TYPES))}")
+        raise bundle.misfit("scale", f"of the type {', '.join(SCALE_TYPES)}")
     if len(weight.shape) < 2:
-        raise UnsupportedError(f"The tensor {bundle.describe('weight')} is quantised and no matrix.")
+        raise UnsupportedError(f"The tensor {bundle.describe('weight')} is quantised and no matrix.", OTHER_CHECKPOINT)
     block_rows, block_cols = _block(bundle, settings)
     cols = weight.shape[-1]
     grid = _grid(weight, scale, block_rows, block_cols)
@@ -53,7 +55,8 @@ def fp8(bundle: Bundle, settings: Settings) -> Fp8Tensor | None:
         return Fp8Tensor(weight, grid, block_cols, "mxfp8")
     raise UnsupportedError(
         f"The tensor {bundle.name} has a scale for every {block_cols} columns ({bundle.describe('scale')}); "
-        f"this release reads blocks of {FP8_BLOCK} columns, or of {MXFP8_BLOCK} whose scales are e8m0."
+        f"this release reads blocks of {FP8_BLOCK} columns, or of {MXFP8_BLOCK} whose scales are e8m0.",
+        OTHER_CHECKPOINT,
     )
 
 
@@ -105,6 +108,8 @@ def _block(bundle: Bundle, settings: Settings) -> tuple[int, int]:
     """The rows and columns that share a scale, from the shapes; config.json decides between what they allow."""
     *lead, rows, cols = bundle.parts["weight"].shape
     shape = bundle.parts["scale"].shape
+    if len(shape) == len(lead) + 4 and shape[-3] == shape[-1] == 1:  # [blocks, 1, blocks, 1], as ModelOpt has them
+        shape = (*lead, shape[-4], shape[-2])
     indices = math.prod(lead)
     if math.prod(shape) == 1 or (lead and shape in ((indices,), (*lead, 1), (*lead, 1, 1))):
         return rows, cols

@@ -16,7 +16,6 @@ from engine.files.quantised.awq import is_awq
 from engine.files.quantised.bundle import Bundle
 from engine.files.quantised.group_index import GroupIndex
 from engine.files.quantised.int4 import (
-    SCALE_TYPES,
     Int4Tensor,
     check_bits,
     check_shapes,
@@ -25,8 +24,8 @@ from engine.files.quantised.int4 import (
     int4_form,
 )
 from engine.files.quantised.nibbles import IN_WORD, Words, gather_nibbles
-from engine.files.quantised.options import flag, integer, text
-from engine.files.quantised.settings import Settings
+from engine.files.quantised.scheme import FLOAT_TYPES
+from engine.files.quantised.settings import AUTO_ROUND, Settings
 from engine.files.quantised.stripes import ColumnCodes, ColumnValues, ColumnZeros
 from engine.files.source_file import Bytes
 from engine.files.tensors import FileTensor
@@ -40,12 +39,12 @@ def gptq(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
     if not bundle.has("qweight") or is_awq(bundle, settings):
         return None
     bundle.refuse("scale", "scale_2", "global_scale", "zero_point", "pre_quant_scale", "shape")
-    check_types(bundle, {"qweight": ("i32",), "qzeros": ("i32",), "scales": SCALE_TYPES})
+    check_types(bundle, {"qweight": ("i32",), "qzeros": ("i32",), "scales": FLOAT_TYPES})
     cols, groups = _check_shapes(bundle, settings)
-    group = group_columns(bundle, "scales", cols, groups, integer(settings, "group_size", default=0))
+    group = group_columns(bundle, "scales", cols, groups, settings.integer("group_size", default=0))
     index = _group_index(bundle, settings, group) if groups > 1 else None
-    ordered = index is not None and (_varies(settings) or flag(settings, "desc_act", True))
-    symmetric = flag(settings, "sym", False) and not _varies(settings)
+    ordered = index is not None and (_varies(settings) or settings.flag("desc_act", True))
+    symmetric = settings.flag("sym", False) and not _varies(settings)
     scales = bundle.parts["scales"]
     return Int4Tensor(
         name=bundle.name,
@@ -64,7 +63,7 @@ def gptq(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
 def _check_shapes(bundle: Bundle, settings: Settings) -> tuple[int, int]:
     """Inputs and groups. Raises as `check_bits` and `check_shapes` do."""
     if not _varies(settings):
-        check_bits(bundle, integer(settings, "bits", default=4))
+        check_bits(bundle, settings.integer("bits", default=4))
     check_shapes(bundle, {"qweight": 2, "qzeros": 2, "scales": 2})
     words, rows = bundle.parts["qweight"].shape
     groups = bundle.parts["scales"].shape[0]
@@ -90,7 +89,7 @@ def _varies(settings: Settings) -> bool:
 def _group_index(bundle: Bundle, settings: Settings, group: int) -> GroupIndex | None:
     if bundle.has("g_idx"):
         return GroupIndex(bundle.names["g_idx"], bundle.parts["g_idx"], group)
-    if flag(settings, "desc_act", False):
+    if settings.flag("desc_act", False):
         raise CorruptFileError(
             f"The tensor {bundle.name} has no g_idx, though config.json says that columns have moved (desc_act).",
             "Fetch the checkpoint again, or check that no shard is absent.",
@@ -99,8 +98,8 @@ def _group_index(bundle: Bundle, settings: Settings, group: int) -> GroupIndex |
 
 
 def _zeros(qzeros: FileTensor, settings: Settings) -> ColumnZeros:
-    version = text(
-        settings, "checkpoint_format", default="marlin" if flag(settings, "is_marlin_format", False) else "gptq"
+    version = settings.text(
+        "checkpoint_format", default="marlin" if settings.flag("is_marlin_format", False) else "gptq"
     )
     if version not in FORMATS:
         raise UnsupportedError(
@@ -109,9 +108,9 @@ def _zeros(qzeros: FileTensor, settings: Settings) -> ColumnZeros:
         )
     if version == "gptq_v2":
         return ColumnZeros(qzeros)
-    # GPTQModel takes one off every zero point of a word at once, so that a zero borrows from its neighbour. Others
-    # take it off each, and run what they wrote: a zero point of 15, stored, is 16.
-    if "gptqmodel" in str(settings.table.get("meta", "")).lower():
+    # GPTQModel and auto-round take one off every zero point of a word at once, so that a zero borrows from its
+    # neighbour. Others take it off each, and run what they wrote: a zero point of 15, stored, is 16.
+    if settings.method == AUTO_ROUND or "gptqmodel" in str(settings.table.get("meta", "")).lower():
         return ColumnZeros(qzeros, add_to_words=_ONE_A_NIBBLE)
     return ColumnZeros(qzeros, add_to_values=1)
 

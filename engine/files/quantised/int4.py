@@ -17,12 +17,11 @@ from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.codecs import FORMS
 from engine.files.quantised.bundle import Bundle
 from engine.files.quantised.group_index import GroupIndex
-from engine.files.quantised.scheme import check_columns, decode_scales
+from engine.files.quantised.scheme import OTHER_CHECKPOINT, check_columns, decode_scales
 from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import FileTensor
 
 BITS = 4
-SCALE_TYPES = ("f16", "bf16", "f32")
 SYMMETRIC_ZERO = 8
 
 _HALF_TOP = 16  # frexp's exponent of the largest values that binary16 holds
@@ -120,7 +119,8 @@ def int4_form(name: str, cols: int, group: int, symmetric: bool) -> str:
         form = "int4_32" if symmetric else "int4_32z"
     else:
         raise UnsupportedError(
-            f"The tensor {name} has groups of {group} columns; this release reads whole rows and multiples of 32."
+            f"The tensor {name} has groups of {group} columns; this release reads whole rows and multiples of 32.",
+            OTHER_CHECKPOINT,
         )
     check_columns(name, form, cols)
     return form

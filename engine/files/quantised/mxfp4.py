@@ -13,8 +13,16 @@ import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.quantised.bundle import Bundle
-from engine.files.quantised.nvfp4 import PAIR_TYPES, paired_shape
-from engine.files.quantised.scheme import E8M0_TYPES, check_columns, files_of, interleave, read_lines
+from engine.files.quantised.scheme import (
+    E8M0_TYPES,
+    OTHER_CHECKPOINT,
+    PAIR_TYPES,
+    check_columns,
+    files_of,
+    interleave,
+    paired_shape,
+    read_lines,
+)
 from engine.files.quantised.settings import Settings
 from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import FileTensor
@@ -36,12 +44,14 @@ def mxfp4(bundle: Bundle, settings: Settings) -> Mxfp4Tensor | None:
     codes, scale = bundle.parts[role], bundle.parts["scale"]
     if role == "blocks":
         if len(codes.shape) < 3 or codes.shape[-1] != BLOCK_BYTES:
-            raise UnsupportedError(f"The tensor {bundle.describe(role)} does not hold blocks of {BLOCK_BYTES} bytes.")
+            raise UnsupportedError(
+                f"The tensor {bundle.describe(role)} does not hold blocks of {BLOCK_BYTES} bytes.", OTHER_CHECKPOINT
+            )
         shape = (*codes.shape[:-2], codes.shape[-2] * BLOCK)
     else:
         shape = paired_shape(codes)
     if len(shape) < 2:
-        raise UnsupportedError(f"The tensor {bundle.describe(role)} is quantised and no matrix.")
+        raise UnsupportedError(f"The tensor {bundle.describe(role)} is quantised and no matrix.", OTHER_CHECKPOINT)
     check_columns(bundle.name, "mxfp4_pairs", shape[-1])
     expected = (*shape[:-1], shape[-1] // BLOCK)
     if scale.shape != expected:

@@ -15,10 +15,14 @@ import numpy as np
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.quantised.bundle import Bundle
 from engine.files.quantised.scheme import (
+    FLOAT_TYPES,
+    OTHER_CHECKPOINT,
+    PAIR_TYPES,
     check_columns,
     decode_scales,
     files_of,
     interleave,
+    paired_shape,
     read_lines,
     value_bits,
 )
@@ -27,8 +31,6 @@ from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import FileTensor
 
 BLOCK, HALF = 32, 16
-PAIR_TYPES = frozenset({"u8", "i8", "f4"})
-_FACTOR_TYPES = ("f32", "f16", "bf16")
 
 
 def nvfp4(bundle: Bundle, settings: Settings) -> Nvfp4Tensor | None:
@@ -40,18 +42,13 @@ def nvfp4(bundle: Bundle, settings: Settings) -> Nvfp4Tensor | None:
     codes, scale = bundle.parts[role], bundle.parts["scale"]
     shape = paired_shape(codes)
     if len(shape) < 2:
-        raise UnsupportedError(f"The tensor {bundle.describe(role)} is quantised and no matrix.")
+        raise UnsupportedError(f"The tensor {bundle.describe(role)} is quantised and no matrix.", OTHER_CHECKPOINT)
     check_columns(bundle.name, "nvfp4", shape[-1])
     expected = (*shape[:-1], shape[-1] // HALF)
     if scale.shape != expected:
         raise bundle.misfit("scale", f"{list(expected)}")
     factor, divides = _factor(bundle, shape)
     return Nvfp4Tensor(shape, codes, scale, factor, divides)
-
-
-def paired_shape(codes: FileTensor) -> tuple[int, ...]:
-    """The shape of a matrix whose 4-bit values are kept in pairs; F4 counts values, integers count bytes."""
-    return codes.shape if codes.form == "f4" else (*codes.shape[:-1], codes.shape[-1] * 2)
 
 
 def _factor(bundle: Bundle, shape: tuple[int, ...]) -> tuple[FileTensor, bool]:
@@ -64,8 +61,8 @@ def _factor(bundle: Bundle, shape: tuple[int, ...]) -> tuple[FileTensor, bool]:
         )
     factor = bundle.parts[found[0]]
     lead = shape[:-2]
-    if factor.form not in _FACTOR_TYPES:
-        raise bundle.misfit(found[0], f"of the type {', '.join(_FACTOR_TYPES)}")
+    if factor.form not in FLOAT_TYPES:
+        raise bundle.misfit(found[0], f"of the type {', '.join(FLOAT_TYPES)}")
     if math.prod(factor.shape) not in (1, math.prod(lead)):
         raise bundle.misfit(found[0], "one value" + (f", or {math.prod(lead)}" if lead else ""))
     return factor, found[0] == "global_scale"

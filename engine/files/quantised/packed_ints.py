@@ -16,7 +16,6 @@ from engine.base.errors import CorruptFileError
 from engine.files.quantised.bundle import Bundle
 from engine.files.quantised.group_index import GroupIndex
 from engine.files.quantised.int4 import (
-    SCALE_TYPES,
     SYMMETRIC_ZERO,
     Int4Tensor,
     Rows,
@@ -27,7 +26,7 @@ from engine.files.quantised.int4 import (
     int4_form,
 )
 from engine.files.quantised.nibbles import IN_WORD, take_columns
-from engine.files.quantised.scheme import read_lines, value_bits
+from engine.files.quantised.scheme import FLOAT_TYPES, read_lines, value_bits
 from engine.files.quantised.settings import Settings
 from engine.files.source_file import Bytes
 from engine.files.tensors import FileTensor
@@ -38,7 +37,7 @@ def packed_ints(bundle: Bundle, settings: Settings) -> Int4Tensor | None:
     if bundle.form("packed") != "i32":
         return None
     bundle.refuse("scale_2", "global_scale", "pre_quant_scale")
-    check_types(bundle, {"scale": SCALE_TYPES})
+    check_types(bundle, {"scale": FLOAT_TYPES})
     widths = [bits for bits in (group.get("num_bits") for group in settings.groups()) if bits is not None]
     if widths and 4 not in widths:
         check_bits(bundle, widths[0])
@@ -156,6 +155,12 @@ class SignedZeros:
 
     def read(self, start: int, stop: int) -> Bytes:
         zeros = read_lines(self.tensor, self.groups, start, stop).view(np.int8)
-        if zeros.min() < -SYMMETRIC_ZERO or zeros.max() >= SYMMETRIC_ZERO:
-            raise CorruptFileError(f"The tensor {self.name} holds zero points that are no 4-bit integers.")
+        wrong = np.argwhere((zeros < -SYMMETRIC_ZERO) | (zeros >= SYMMETRIC_ZERO))
+        if len(wrong):
+            row, group = (int(place) for place in wrong[0])
+            raise CorruptFileError(
+                f"The tensor {self.name} holds the zero point {zeros[row, group]} in row {start + row}, which is no "
+                "4-bit integer.",
+                "Fetch the checkpoint again, or use another one.",
+            )
         return (zeros + SYMMETRIC_ZERO).view(np.uint8)

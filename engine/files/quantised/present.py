@@ -39,7 +39,7 @@ def present(raw: Mapping[str, FileTensor], config: Mapping[str, Any]) -> Mapping
         return raw
     settings = Settings.read(config)
     settings.check_method()
-    presented = {name: _presented(bundle, settings) for name, bundle in sorted_.bundles.items()}
+    presented = {name: _presented(bundle, settings.of_matrix(name)) for name, bundle in sorted_.bundles.items()}
     orders = {
         name + ORDER: tensor.order
         for name, tensor in presented.items()

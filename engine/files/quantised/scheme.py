@@ -16,6 +16,8 @@ from engine.files.safetensors_header import DTYPE_BITS
 from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import FileTensor, SourceTensor
 
+OTHER_CHECKPOINT = "Use a checkpoint of this model that is quantised in another way; docs/checkpoints.md lists them."
+
 Scheme = Callable[[Bundle, Settings], SourceTensor | None]
 """Presents a bundle as one tensor of a raw form, or returns None for a bundle in another layout.
 
@@ -29,12 +31,18 @@ Floats = npt.NDArray[np.float32]
 _E8M0 = (np.arange(256, dtype=np.uint32) << 23).view(np.float32).copy()
 _E8M0[0], _E8M0[255] = 2.0**-127, np.nan
 E8M0_TYPES = frozenset({"f8_e8m0", "u8"})
-SCALE_TYPES = frozenset({"f32", "f16", "bf16", *E8M0_TYPES})
+FLOAT_TYPES = ("f16", "bf16", "f32")
+PAIR_TYPES = frozenset({"u8", "i8", "f4"})  # of two 4-bit values a byte
 
 
 def value_bits(tensor: FileTensor) -> int:
     """Bits a value of a tensor of a safetensors file."""
     return DTYPE_BITS[tensor.form.upper()]
+
+
+def paired_shape(codes: FileTensor) -> tuple[int, ...]:
+    """The shape of a matrix whose 4-bit values are kept in pairs; F4 counts values, integers count bytes."""
+    return codes.shape if codes.form == "f4" else (*codes.shape[:-1], codes.shape[-1] * 2)
 
 
 def read_lines(tensor: FileTensor, line_bytes: int, start: int, stop: int) -> Bytes:
@@ -45,7 +53,7 @@ def read_lines(tensor: FileTensor, line_bytes: int, start: int, stop: int) -> By
 
 
 def decode_scales(raw: Bytes, kind: str) -> Floats:
-    """Values of one of SCALE_TYPES [rows, bytes] as f32 [rows, values]; every one is exact."""
+    """Values of one of FLOAT_TYPES or E8M0_TYPES [rows, bytes] as f32 [rows, values]; every one is exact."""
     if kind in E8M0_TYPES:
         return _E8M0[raw]
     if kind == "bf16":
@@ -74,7 +82,8 @@ def check_columns(name: str, form: str, cols: int) -> None:
     if not codec.valid_cols(cols):
         raise UnsupportedError(
             f"The tensor {name} has rows of {cols} values, which are not whole blocks of {codec.cols_unit} "
-            f"as {codec.name} needs."
+            f"as {codec.name} needs.",
+            OTHER_CHECKPOINT,
         )
 
 
