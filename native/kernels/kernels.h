@@ -19,12 +19,21 @@ struct PackedMatrix {
     const uint8_t* data;
 };
 
-// How activations are packed before a product: blocks of 32 rounded to 16 bits for integer codecs, plain f32 for float
-// codecs. A row packed once serves every matrix of the same form and number of columns.
-enum class ActivationForm { f32, q16 };
+// How activations are packed before a product: plain f32 for plain floats, f32 and what a table may add for scaled ones,
+// blocks of 32 rounded to 16 bits for integer codecs. A row packed once serves every matrix of the same form and number
+// of columns.
+enum class ActivationForm { f32, scaled, q16 };
 
 static constexpr ActivationForm activation_form(Codec codec) {
-    return is_float(codec) ? ActivationForm::f32 : ActivationForm::q16;
+    switch (codec_info(codec).kind) {
+        case CodecKind::plain:
+            return ActivationForm::f32;
+        case CodecKind::scaled:
+            return ActivationForm::scaled;
+        case CodecKind::integer:
+            return ActivationForm::q16;
+    }
+    __builtin_unreachable();
 }
 
 // Packed activation rows `stride` bytes apart. Token t of a product is row index[t], or row t where index is null.

@@ -1,5 +1,7 @@
 // Scaled floats: e4m3 weights under a scale a block. A line of codes is four columns of sixteen rows; accumulator k mod 4
 // takes column k, and a block's sum goes to the row's under the block's scale.
+#include <cstring>
+
 #include "kernels/avx512/avx512.h"
 #include "kernels/avx512/formats.h"
 #include "kernels/driver.h"
@@ -12,22 +14,28 @@ __m256i column_words(const uint8_t* line, int s) {
     return load_half_line(line + 32 * (s % 2) - 1 + s / 2);
 }
 
-// Whether no code of a line is zero or subnormal.
-bool all_normal(const uint8_t* line) {
-    return _mm512_testn_epi8_mask(load_line(line), _mm512_set1_epi8(0x78)) == 0;
+// The words' upper bytes as f32, 2^-120 of their values: behind four zero bits of exponent an e4m3 is a bfloat16 of that
+// size, subnormal where the code is. Times activations enlarged 2^112 times they are the products of the contract, which
+// wants 2^-8. By way of binary16, which is that size at once, decoding takes a third longer.
+__m512 tiny_e4m3(__m256i words, __m512i upper_words) {
+    const __m256i own_bits = _mm256_set1_epi16(static_cast<int16_t>(0x87F0));
+    const __m256i bfloats = _mm256_and_si256(_mm256_srai_epi16(words, 4), own_bits);
+    return _mm512_castsi512_ps(
+        _mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, upper_words, _mm512_castsi256_si512(bfloats)));
 }
 
-// The words' upper bytes as f32 if they are normal: with its exponent behind the bits 0111 an e4m3 is a bfloat16 of
-// 2^-8 of its value. This takes three quarters of the time of the way by binary16, which is right for every code.
-__m512 normal_e4m3(__m256i words) {
-    const __m512i places = _mm512_setr_epi32(0 << 16, 1 << 16, 2 << 16, 3 << 16, 4 << 16, 5 << 16, 6 << 16, 7 << 16,
-                                             8 << 16, 9 << 16, 10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16,
-                                             15 << 16);
-    const __m256i own_bits = _mm256_set1_epi16(static_cast<int16_t>(0x87F0));
-    const __m256i exponent = _mm256_set1_epi16(0x3800);
-    const __m256i bfloats =
-        _mm256_ternarylogic_epi32(_mm256_srai_epi16(words, 4), own_bits, exponent, 0xEA);  // (shifted & own) | exponent
-    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, places, _mm512_castsi256_si512(bfloats)));
+// For tiny_e4m3: word r for the upper word of dword r. The compiler may not load it again for every use.
+__m512i upper_words() {
+    __m512i v = _mm512_slli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
+    asm("" : "+v"(v));
+    return v;
+}
+
+// Whether the activations are small enough to be enlarged.
+bool can_be_enlarged(const uint8_t* row, int cols) {
+    int32_t finite;
+    std::memcpy(&finite, row + 2 * plain_row_bytes(cols), sizeof finite);
+    return finite != 0;
 }
 
 template <Codec C>
@@ -43,34 +51,23 @@ struct ScaledKernel {
     static constexpr int kGroup = 6;  // 24 accumulators
     static constexpr size_t kStep = kFloatColumns * sizeof(float);
 
-    template <int T, bool kNormal>
-    [[gnu::always_inline]] static inline void multiply_line(const uint8_t* line, const uint8_t* const (&x)[T],
-                                                            size_t offset, __m512 (&sums)[T][kFloatColumns]) {
-#pragma GCC unroll 4
-        for (int s = 0; s < kFloatColumns; ++s) {
-            const __m256i words = column_words(line, s);
-            const __m512 w = kNormal ? normal_e4m3(words) : upper_e4m3(words);
-#pragma GCC unroll 8
-            for (int t = 0; t < T; ++t)
-                sums[t][s] = _mm512_fmadd_ps(
-                    w, broadcast_float(x[t] + offset + static_cast<size_t>(s) * sizeof(float)), sums[t][s]);
-        }
-    }
-
     // Adds `columns` columns under one scale.
-    template <int T, Fetch F>
+    template <int T, bool kTiny, Fetch F>
     [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes,
                                                              const uint8_t* const (&x)[T], int columns,
-                                                             __m512 (&acc)[T]) {
+                                                             __m512i upper, __m512 (&acc)[T]) {
         __m512 sums[T][kFloatColumns] = {};
         const size_t end = static_cast<size_t>(columns) * sizeof(float);
         for (size_t offset = 0; offset < end; offset += kStep, codes += kScaleLine) {
             fetch_ahead<F>(codes, kScaleLine);
-            // Subnormals are rare, and decoding is a small part of the work for more tokens.
-            if (T <= 2 && all_normal(codes)) {
-                multiply_line<T, true>(codes, x, offset, sums);
-            } else {
-                multiply_line<T, false>(codes, x, offset, sums);
+#pragma GCC unroll 4
+            for (int s = 0; s < kFloatColumns; ++s) {
+                const __m256i words = column_words(codes, s);
+                const __m512 w = kTiny ? tiny_e4m3(words, upper) : upper_e4m3(words);
+#pragma GCC unroll 8
+                for (int t = 0; t < T; ++t)
+                    sums[t][s] = _mm512_fmadd_ps(
+                        w, broadcast_float(x[t] + offset + static_cast<size_t>(s) * sizeof(float)), sums[t][s]);
             }
         }
         const __m512 scale = block_scales<C>(scales);
@@ -82,14 +79,16 @@ struct ScaledKernel {
         }
     }
 
-    template <int T, Fetch F>
+    template <int T, bool kTiny, Fetch F>
     static void run_tile(const TileJob& job) {
         __m512 acc[T] = {};
+        const __m512i upper = upper_words();
         walk_scaled_blocks<C, F>(job, [&](const uint8_t* scales, const uint8_t* codes, int k, int columns) {
+            const size_t offset = static_cast<size_t>(k) * sizeof(float) + (kTiny ? plain_row_bytes(job.cols) : 0);
             const uint8_t* x[T];
 #pragma GCC unroll 8
-            for (int t = 0; t < T; ++t) x[t] = job.x[t] + static_cast<size_t>(k) * sizeof(float);
-            multiply_block<T, F>(scales, codes, x, columns, acc);
+            for (int t = 0; t < T; ++t) x[t] = job.x[t] + offset;
+            multiply_block<T, kTiny, F>(scales, codes, x, columns, upper, acc);
         });
         const __mmask16 mask = lane_mask(job.rows);
 #pragma GCC unroll 8
@@ -99,10 +98,16 @@ struct ScaledKernel {
         }
     }
 
+    // Decoding is worth its own way for one or two tokens; for more it is a small part of the work.
     template <int T>
     static void run(const TileJob& job) {
-        if (T > 2 && job.from_memory) return run_tile<T, Fetch::far>(job);
-        run_tile<T, Fetch::none>(job);
+        if constexpr (T <= 2) {
+            if (can_be_enlarged(job.x[0], job.cols) && can_be_enlarged(job.x[T - 1], job.cols))
+                return run_tile<T, true, Fetch::none>(job);
+            return run_tile<T, false, Fetch::none>(job);
+        }
+        if (job.from_memory) return run_tile<T, false, Fetch::far>(job);
+        run_tile<T, false, Fetch::none>(job);
     }
 };
 

@@ -12,7 +12,7 @@ namespace {
 size_t activation_bytes(ActivationForm form, int cols) {
     const size_t n = static_cast<size_t>(cols);
     if (form == ActivationForm::q16) return round_up_64((n + kBlock - 1) / kBlock * sizeof(QuantBlock));
-    return round_up_64((n + kFloatColumns - 1) / kFloatColumns * kFloatColumns * sizeof(float));
+    return form == ActivationForm::scaled ? scaled_row_bytes(cols) : plain_row_bytes(cols);
 }
 
 void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
@@ -43,13 +43,28 @@ void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lo + 16), _mm512_cvtepi32_epi8(q1));
 }
 
-void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* out) {
-    if (form == ActivationForm::f32) {
-        const size_t used = static_cast<size_t>(cols) * sizeof(float);
-        std::memcpy(out, x, used);
-        std::memset(out + used, 0, activation_bytes(form, cols) - used);
-        return;
+void pack_plain(const float* x, int cols, uint8_t* out) {
+    const size_t used = static_cast<size_t>(cols) * sizeof(float);
+    std::memcpy(out, x, used);
+    std::memset(out + used, 0, plain_row_bytes(cols) - used);
+}
+
+void pack_scaled(const float* x, int cols, uint8_t* out) {
+    pack_plain(x, cols, out);
+    const size_t bytes = plain_row_bytes(cols);
+    int32_t finite = 1;
+    for (size_t offset = 0; offset < bytes; offset += sizeof(__m512)) {
+        const __m512 enlarged = _mm512_mul_ps(_mm512_loadu_ps(out + offset), _mm512_set1_ps(0x1p112f));
+        if (_mm512_fpclass_ps_mask(enlarged, 0x99) != 0) finite = 0;  // infinities and NaNs
+        _mm512_storeu_ps(out + bytes + offset, enlarged);
     }
+    std::memset(out + 2 * bytes, 0, 64);
+    std::memcpy(out + 2 * bytes, &finite, sizeof finite);
+}
+
+void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* out) {
+    if (form == ActivationForm::f32) return pack_plain(x, cols, out);
+    if (form == ActivationForm::scaled) return pack_scaled(x, cols, out);
     for (int k = 0; k < cols; k += kBlock, out += sizeof(QuantBlock)) {
         const int n = cols - k < kBlock ? cols - k : kBlock;
         const __mmask16 first = lane_mask(n < 16 ? n : 16);

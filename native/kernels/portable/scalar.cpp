@@ -42,7 +42,7 @@ void quantise_block(const float* x, QuantBlock& out) {
 }
 
 void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* out) {
-    if (form == ActivationForm::f32) {
+    if (form != ActivationForm::q16) {
         const size_t used = static_cast<size_t>(cols) * sizeof(float);
         std::memcpy(out, x, used);
         std::memset(out + used, 0, activation_bytes(form, cols) - used);
