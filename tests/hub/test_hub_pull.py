@@ -204,7 +204,7 @@ def test_what_a_killed_cleaning_up_left_is_removed(server: HubServer, tmp_path: 
 def test_huggingface_hub_is_not_imported_before_it_is_needed() -> None:
     code = (
         "import sys; import engine.files.pull; import freetoken_cli.pulling; "
-        "sys.exit(any(name in sys.modules for name in ('huggingface_hub', 'httpx2')))"
+        "sys.exit(any(name in sys.modules for name in ('huggingface_hub', 'httpx', 'httpx2')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

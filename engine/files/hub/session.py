@@ -12,15 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from engine import __version__
 from engine.base.errors import FreetokenError, NetworkError, NotFoundError, UsageError
+from engine.files.hub.client import Client, Response, library_of
 from engine.files.hub.patience import Passing
-
-if TYPE_CHECKING:
-    import httpx2
 
 TOKEN_REMEDY = "Log in with: hf auth login, or set HF_TOKEN to a token from huggingface.co/settings/tokens."
 _BUSY_STATUS = (408, 425, 429, 500, 502, 503, 504)
@@ -41,7 +38,7 @@ class Hub:
     offline: bool
     timeout: float
     token: str | None = field(repr=False)
-    client: httpx2.Client = field(repr=False)
+    client: Client = field(repr=False)
 
     @property
     def host(self) -> str:
@@ -87,7 +84,7 @@ def connect() -> Hub:
     return Hub(
         endpoint=endpoint,
         cache=Path(constants.HF_HUB_CACHE),
-        offline=constants.is_offline_mode(),
+        offline=constants.HF_HUB_OFFLINE,
         timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
         token=None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token(),
         client=get_session(),
@@ -106,8 +103,6 @@ def request(
     Errors: Passing for what another try may mend, also while the bytes come; NotFoundError for what is not there,
     NetworkError for what is refused.
     """
-    import httpx2
-
     if hub.offline:
         raise NetworkError(
             f"{what} is not on this machine, and HF_HUB_OFFLINE forbids to fetch it.", "Unset HF_HUB_OFFLINE."
@@ -117,18 +112,18 @@ def request(
         headers["authorization"] = f"Bearer {hub.token}"
     if start is not None:
         headers["range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-    timeout = httpx2.Timeout(hub.timeout)
+    library = library_of(hub.client)
     try:
-        with hub.client.stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
+        with hub.client.stream("GET", url, headers=headers, timeout=hub.timeout, follow_redirects=True) as response:
             _check_status(hub, response, repo, what)
             yield _answer(response, start or 0)
-    except httpx2.TimeoutException:
+    except library.TimeoutException:
         raise Passing(f"{_host_of(url)} was silent for {hub.timeout:g} s") from None
-    except httpx2.ConnectError as error:
+    except library.ConnectError as error:
         raise Passing(f"{_host_of(url)} cannot be reached ({error})") from None
-    except httpx2.ProxyError as error:
+    except library.ProxyError as error:
         raise Passing(f"the proxy refuses the connection ({error})") from None
-    except httpx2.HTTPError as error:
+    except library.HTTPError as error:
         raise Passing(f"the connection was cut ({str(error) or type(error).__name__})") from None
 
 
@@ -136,7 +131,7 @@ def _host_of(url: str) -> str:
     return urlsplit(url).netloc
 
 
-def _answer(response: httpx2.Response, asked: int) -> Answer:
+def _answer(response: Response, asked: int) -> Answer:
     """Checks what an answer says of itself: a range that was not asked for would be written to the wrong place."""
     chunks = response.iter_raw()  # as they come: bytes that wait for more are lost when the connection is
     if response.headers.get("content-encoding", "identity") != "identity":
@@ -155,7 +150,7 @@ def _length(headers: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _check_status(hub: Hub, response: httpx2.Response, repo: str, what: str) -> None:
+def _check_status(hub: Hub, response: Response, repo: str, what: str) -> None:
     """Raises for every status but 200 and 206."""
     status = response.status_code
     if status in (200, 206):
@@ -168,7 +163,7 @@ def _check_status(hub: Hub, response: httpx2.Response, repo: str, what: str) -> 
     raise _refusal(hub, response, repo, what)
 
 
-def _refusal(hub: Hub, response: httpx2.Response, repo: str, what: str) -> FreetokenError:
+def _refusal(hub: Hub, response: Response, repo: str, what: str) -> FreetokenError:
     """The error for an answer that another try would only get again."""
     status = response.status_code
     code = response.headers.get("x-error-code", "")
