@@ -25,9 +25,7 @@ struct FloatKernel {
             add_columns<C, T, F>(job.tile + static_cast<size_t>(begin) * kColumnBytes, x,
                                  cols - begin < strip ? cols - begin : strip, sums);
         }
-        for (int t = 0; t < T; ++t)
-            store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, canonical(total(sums[t], 0)),
-                       canonical(total(sums[t], 1)));
+        for (int t = 0; t < T; ++t) store_rows(job, t, total(sums[t]));
     }
 
     template <int T>

@@ -1,4 +1,4 @@
-// Integer codecs by AVX2. A lane owns a row; a tile is two sides of eight lanes.
+// Integer codecs by AVX2. A lane owns a row.
 #include "kernels/avx2/avx2.h"
 #include "kernels/avx2/formats.h"
 #include "kernels/driver.h"
@@ -7,9 +7,34 @@ namespace freetoken::avx2 {
 namespace {
 
 // Keeps the compiler from adding up in a tree, for which there are not registers enough.
-__m256i in_order(__m256i v) {
-    asm("" : "+x"(v));
-    return v;
+__m256i in_order(__m256i sum) {
+    asm("" : "+x"(sum));
+    return sum;
+}
+
+// Adds products of codes and bytes of q, in 16 bits.
+Line add_products(Line sum, Line codes, __m256i q) {
+    const auto add = [&](__m256i sum, __m256i codes) {
+        return in_order(_mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, q)));
+    };
+    return {add(sum.upper, codes.upper), add(sum.lower, codes.lower)};
+}
+
+Line add_products(Line sum, const Line (&codes)[2], __m256i q0, __m256i q1) {
+    const auto add = [&](__m256i sum, __m256i codes0, __m256i codes1) {
+        const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(codes0, q0), _mm256_maddubs_epi16(codes1, q1));
+        return in_order(_mm256_add_epi16(sum, both));
+    };
+    return {add(sum.upper, codes[0].upper, codes[1].upper), add(sum.lower, codes[0].lower, codes[1].lower)};
+}
+
+// Adds pairs of words of a, each times a factor, and those of b.
+Line add_pairs(Line sum, Line a, __m256i a_factors, Line b, __m256i b_factors) {
+    const auto add = [&](__m256i sum, __m256i a, __m256i b) {
+        const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(a, a_factors), _mm256_madd_epi16(b, b_factors));
+        return in_order(_mm256_add_epi32(sum, both));
+    };
+    return {add(sum.upper, a.upper, b.upper), add(sum.lower, a.lower, b.lower)};
 }
 
 // Lines of codes whose products with bytes of q 16 bits can sum: each adds two products of a code with at most 128 for
@@ -21,71 +46,64 @@ constexpr int lines_per_sum() {
     return 0;
 }
 
+template <int N>
+[[gnu::always_inline]] inline void fetch_lines(const uint8_t* p) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) __builtin_prefetch(p + 64 * i, 0, 3);
+}
+
 // The sums of one half by vpmaddubsw: unsigned codes times signed bytes of q, high and low apart.
 template <class Format, int T>
-[[gnu::always_inline]] inline void add_bytes(const typename Format::Codes& codes, int begin,
-                                             const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
+[[gnu::always_inline]] inline void sum_bytes(const typename Format::Codes& codes, int begin,
+                                             const PairedBlock* const (&x)[T], Line (&sum)[T]) {
     constexpr int kLines = Format::kLines / Format::kHalves;
     constexpr int kStep = lines_per_sum<Format>();
-    static_assert(kLines % kStep == 0);
+    static_assert(kLines % kStep == 0 && Format::kParts == 2);
 #pragma GCC unroll 4
     for (int step = begin; step < begin + kLines; step += kStep) {
-        __m256i high[T][2] = {}, low[T][2] = {};
+        Line high[T] = {}, low[T] = {};
 #pragma GCC unroll 4
         for (int line = step; line < step + kStep; ++line) {
-#pragma GCC unroll 2
-            for (int part = 0; part < Format::kParts; ++part) {
-                const __m256i upper = codes(line, part, 0);
-                const __m256i lower = codes(line, part, 1);
-                const int k = 4 * (line * Format::kParts + part);
+            const int k = 8 * line;
+            const Line c[2] = {codes(line, 0), codes(line, 1)};
 #pragma GCC unroll 4
-                for (int t = 0; t < T; ++t) {
-                    const __m256i hi = broadcast32(x[t]->block.hi + k);
-                    const __m256i lo = broadcast32(x[t]->block.lo + k);
-                    high[t][0] = in_order(_mm256_add_epi16(high[t][0], _mm256_maddubs_epi16(upper, hi)));
-                    high[t][1] = in_order(_mm256_add_epi16(high[t][1], _mm256_maddubs_epi16(lower, hi)));
-                    low[t][0] = in_order(_mm256_add_epi16(low[t][0], _mm256_maddubs_epi16(upper, lo)));
-                    low[t][1] = in_order(_mm256_add_epi16(low[t][1], _mm256_maddubs_epi16(lower, lo)));
+            for (int t = 0; t < T; ++t) {
+                const int8_t* hi = x[t]->block.hi + k;
+                const int8_t* lo = x[t]->block.lo + k;
+                if constexpr (T == 1 && kStep > 1) {
+                    // One at a time: both parts' codes at once would leave no registers for it all.
+                    high[t] = add_products(high[t], c[0], broadcast32(hi));
+                    low[t] = add_products(low[t], c[0], broadcast32(lo));
+                    high[t] = add_products(high[t], c[1], broadcast32(hi + 4));
+                    low[t] = add_products(low[t], c[1], broadcast32(lo + 4));
+                } else {
+                    high[t] = add_products(high[t], c, broadcast32(hi), broadcast32(hi + 4));
+                    low[t] = add_products(low[t], c, broadcast32(lo), broadcast32(lo + 4));
                 }
             }
         }
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t)
-#pragma GCC unroll 2
-            for (int side = 0; side < 2; ++side) {
-                const __m256i h = _mm256_madd_epi16(high[t][side], _mm256_set1_epi16(256));
-                const __m256i l = _mm256_madd_epi16(low[t][side], _mm256_set1_epi16(1));
-                sum[t][side] = _mm256_add_epi32(sum[t][side], _mm256_add_epi32(h, l));
-            }
+            sum[t] = add_pairs(sum[t], high[t], _mm256_set1_epi16(256), low[t], _mm256_set1_epi16(1));
     }
 }
 
 // The same by vpmaddwd: codes and whole values of q, 16 bits both, the even bytes of codes and the odd ones apart.
 template <class Format, int T>
-[[gnu::always_inline]] inline void add_words(const typename Format::Codes& codes, int begin,
-                                             const PairedBlock* const (&x)[T], __m256i (&sum)[T][2]) {
+[[gnu::always_inline]] inline void sum_words(const typename Format::Codes& codes, int begin,
+                                             const PairedBlock* const (&x)[T], Line (&sum)[T]) {
+    const __m256i low_byte = _mm256_set1_epi16(0xFF);
 #pragma GCC unroll 8
     for (int line = begin; line < begin + Format::kLines / Format::kHalves; ++line) {
 #pragma GCC unroll 2
         for (int part = 0; part < Format::kParts; ++part) {
-            const __m256i both[2] = {codes(line, part, 0), codes(line, part, 1)};
+            const Line c = codes(line, part);
+            const Line even = {_mm256_and_si256(c.upper, low_byte), _mm256_and_si256(c.lower, low_byte)};
+            const Line odd = {_mm256_srli_epi16(c.upper, 8), _mm256_srli_epi16(c.lower, 8)};
             const int k = 4 * (line * Format::kParts + part);
-            __m256i even[2], odd[2];
-#pragma GCC unroll 2
-            for (int side = 0; side < 2; ++side) {
-                even[side] = _mm256_and_si256(both[side], _mm256_set1_epi16(0xFF));
-                odd[side] = _mm256_srli_epi16(both[side], 8);
-            }
 #pragma GCC unroll 4
-            for (int t = 0; t < T; ++t) {
-                const __m256i even_q = broadcast32(x[t]->pairs + k);
-                const __m256i odd_q = broadcast32(x[t]->pairs + k + 2);
-#pragma GCC unroll 2
-                for (int side = 0; side < 2; ++side) {
-                    sum[t][side] = in_order(_mm256_add_epi32(sum[t][side], _mm256_madd_epi16(even[side], even_q)));
-                    sum[t][side] = in_order(_mm256_add_epi32(sum[t][side], _mm256_madd_epi16(odd[side], odd_q)));
-                }
-            }
+            for (int t = 0; t < T; ++t)
+                sum[t] = add_pairs(sum[t], even, broadcast32(x[t]->pairs + k), odd, broadcast32(x[t]->pairs + k + 2));
         }
     }
 }
@@ -95,54 +113,55 @@ struct IntegerKernel {
     static constexpr int kGroup = 4;
     static constexpr Codec kCodec = Format::kCodec;
     static constexpr CodecInfo kInfo = codec_info(kCodec);
+    static constexpr int kBlockLines = Format::kLines + Format::kUpperLines;
 
     template <int T>
     [[gnu::always_inline]] static inline void multiply_block(const typename Format::Group& group, const uint8_t* scales,
                                                              const uint8_t* codes, const PairedBlock* const (&x)[T],
-                                                             __m256 (&acc)[T][2]) {
+                                                             Rows (&acc)[T]) {
 #pragma GCC unroll 2
         for (int half = 0; half < Format::kHalves; ++half) {
             const int begin = half * (Format::kLines / Format::kHalves);
-            __m256i sum[T][2];
+            Line sum[T];
 #pragma GCC unroll 4
-            for (int t = 0; t < T; ++t) sum[t][0] = sum[t][1] = Format::correction(x[t]->block, half);
-            if constexpr (lines_per_sum<Format>() > 0)
-                add_bytes<Format>({codes}, begin, x, sum);
+            for (int t = 0; t < T; ++t) {
+                const __m256i start = Format::correction(x[t]->block, half);
+                sum[t] = {start, start};
+            }
+            // Where 16 bits hold a single line, bytes save little, and nothing once several tokens share the words.
+            if constexpr (lines_per_sum<Format>() > (T > 2 ? 1 : 0))
+                sum_bytes<Format>({codes}, begin, x, sum);
             else
-                add_words<Format>({codes}, begin, x, sum);
+                sum_words<Format>({codes}, begin, x, sum);
             const Rows factor = Format::factor(group, scales, half);
 #pragma GCC unroll 4
-            for (int t = 0; t < T; ++t)
-#pragma GCC unroll 2
-                for (int side = 0; side < 2; ++side) {
-                    __m256 total = _mm256_cvtepi32_ps(sum[t][side]);
-                    // Both products and their difference stay below 2^24: exact.
-                    if constexpr (Format::kZeros)
-                        total = _mm256_fnmadd_ps(Format::zero(group, scales).side[side],
-                                                 broadcast_float(&x[t]->block.sum), total);
-                    const __m256 scale = _mm256_mul_ps(factor.side[side], broadcast_float(&x[t]->block.scale));
-                    acc[t][side] = _mm256_fmadd_ps(scale, total, acc[t][side]);
-                }
+            for (int t = 0; t < T; ++t) {
+                Rows total = floats(sum[t]);
+                // Both products and their difference stay below 2^24: exact.
+                if constexpr (Format::kZeros)
+                    total = fma(negate(Format::zero(group, scales)), broadcast_float(&x[t]->block.sum), total);
+                acc[t] = fma(factor * broadcast_float(&x[t]->block.scale), total, acc[t]);
+            }
         }
         if constexpr (Format::kMinimum) {
             const Rows minimum = Format::minimum(group, scales);
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t)
-#pragma GCC unroll 2
-                for (int side = 0; side < 2; ++side) {
-                    const __m256 scale = _mm256_mul_ps(minimum.side[side], broadcast_float(&x[t]->block.scale));
-                    acc[t][side] = _mm256_fmadd_ps(scale, broadcast_float(&x[t]->block.sum), acc[t][side]);
-                }
+                acc[t] = fma(minimum * broadcast_float(&x[t]->block.scale), broadcast_float(&x[t]->block.sum), acc[t]);
         }
     }
 
     template <int T, Fetch F>
     static void run_tile(const TileJob& job) {
-        __m256 acc[T][2] = {}, first[T][2] = {}, second[T][2] = {};
+        Rows acc[T] = {}, first[T] = {}, second[T] = {};
         typename Format::Group group{};
         walk_blocks<kCodec, F>(
             job, [&](const uint8_t* header) { group = Format::open_group(header); },
             [&](const uint8_t* scales, const uint8_t* codes, int b) {
+                // A format with upper lines meets them before others, and the hardware loses the stream: show it the
+                // next block's lines in order.
+                if constexpr (T <= 2 && Format::kUpperLines > 0)
+                    fetch_lines<kBlockLines>(codes + kBlockLines * kScaleLine);
                 const PairedBlock* x[T];
 #pragma GCC unroll 4
                 for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const PairedBlock*>(job.x[t]) + b;
@@ -150,26 +169,18 @@ struct IntegerKernel {
             },
             [&](int segment) {
 #pragma GCC unroll 4
-                for (int t = 0; t < T; ++t)
-#pragma GCC unroll 2
-                    for (int side = 0; side < 2; ++side) {
-                        const __m256 sum = acc[t][side];
-                        if (segment == 0) first[t][side] = sum;
-                        if (segment == 1) first[t][side] = _mm256_add_ps(first[t][side], sum);
-                        if (segment == 2) second[t][side] = sum;
-                        if (segment == 3) second[t][side] = _mm256_add_ps(second[t][side], sum);
-                        acc[t][side] = _mm256_setzero_ps();
-                    }
+                for (int t = 0; t < T; ++t) {
+                    if (segment == 0) first[t] = acc[t];
+                    if (segment == 1) first[t] = first[t] + acc[t];
+                    if (segment == 2) second[t] = acc[t];
+                    if (segment == 3) second[t] = second[t] + acc[t];
+                    acc[t] = zero_rows();
+                }
             });
+        const __m256 post = _mm256_set1_ps(kInfo.post);
+        const Rows factor = kInfo.row_line ? load_rows(job.tile) : Rows{post, post};
 #pragma GCC unroll 4
-        for (int t = 0; t < T; ++t) {
-            const auto result = [&](int side) {
-                const __m256 post =
-                    kInfo.row_line ? _mm256_castsi256_ps(load256(job.tile + 32 * side)) : _mm256_set1_ps(kInfo.post);
-                return canonical(_mm256_mul_ps(_mm256_add_ps(first[t][side], second[t][side]), post));
-            };
-            store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, result(0), result(1));
-        }
+        for (int t = 0; t < T; ++t) store_rows(job, t, (first[t] + second[t]) * factor);
     }
 
     template <int T>

@@ -13,7 +13,7 @@ constexpr int kColumnBytes = 2 * kTileRows;  // of binary16
 template <Codec C>
 Rows block_scales(const uint8_t* p) {
     if constexpr (C == Codec::mxfp8) return powers_of_two(p);
-    return {_mm256_castsi256_ps(load256(p)), _mm256_castsi256_ps(load256(p + 32))};
+    return load_rows(p);
 }
 
 // Four columns. In the 16-bit words of a line of codes lie columns 0 and 2, then 1 and 3.
@@ -38,23 +38,6 @@ struct ScaledKernel {
     static constexpr CodecInfo kInfo = codec_info(C);
     static constexpr int kGroup = 6;
 
-    template <int T>
-    [[gnu::always_inline]] static inline void end_block(const Rows& scale, ColumnSums<T>& sums, __m256 (&acc)[T][2]) {
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t)
-#pragma GCC unroll 2
-            for (int side = 0; side < 2; ++side)
-                acc[t][side] = _mm256_fmadd_ps(scale.side[side], total(sums[t], side), acc[t][side]);
-    }
-
-    template <int T>
-    [[gnu::always_inline]] static inline void store(const TileJob& job, const __m256 (&acc)[T][2]) {
-        const __m256 post = _mm256_set1_ps(kInfo.post);
-        for (int t = 0; t < T; ++t)
-            store_rows(job.y + static_cast<size_t>(t) * job.ldy, job.rows, canonical(_mm256_mul_ps(acc[t][0], post)),
-                       canonical(_mm256_mul_ps(acc[t][1], post)));
-    }
-
     // One token goes from strip to strip, whatever the blocks: a header every 128 columns is all there is between
     // codes. The next strip is widened line by line while this one is multiplied, the stores of the one beside the
     // loads of the other.
@@ -69,7 +52,7 @@ struct ScaledKernel {
         };
         const auto codes = [&](int k) { return header(k) + kScaleLine + k % kHeaderColumns * kTileRows; };
         alignas(64) uint8_t columns[2][kStrip * kColumnBytes];
-        __m256 acc[1][2] = {};
+        Rows acc = {};
         ColumnSums<1> sums = {};
         widen<Fetch::none>(codes(0), width(0), columns[0]);
         for (int k = 0; k < cols; k += kStrip) {
@@ -90,19 +73,20 @@ struct ScaledKernel {
             }
             if ((k + kStrip) % kInfo.block == 0 || k + kStrip >= cols) {
                 const int block = k % kHeaderColumns / kInfo.block;
-                end_block<1>(block_scales<C>(header(k) + block * kInfo.scale_bytes * kTileRows), sums, acc);
+                const Rows scale = block_scales<C>(header(k) + block * kInfo.scale_bytes * kTileRows);
+                acc = fma(scale, total(sums[0]), acc);
 #pragma GCC unroll 4
-                for (int s = 0; s < kFloatColumns; ++s) sums[0][s][0] = sums[0][s][1] = _mm256_setzero_ps();
+                for (Rows& sum : sums[0]) sum = zero_rows();
             }
         }
-        store<1>(job, acc);
+        store_rows(job, 0, acc * _mm256_set1_ps(kInfo.post));
     }
 
     // A group of tokens goes from block to block.
     template <int T, Fetch F>
     static void run_group(const TileJob& job) {
         alignas(64) uint8_t columns[kInfo.block * kColumnBytes];
-        __m256 acc[T][2] = {};
+        Rows acc[T] = {};
         walk_scaled_blocks<C, F>(job, [&](const uint8_t* scales, const uint8_t* codes, int k, int count) {
             widen<F>(codes, count, columns);
             const uint8_t* x[T];
@@ -110,9 +94,11 @@ struct ScaledKernel {
             for (int t = 0; t < T; ++t) x[t] = job.x[t] + static_cast<size_t>(k) * sizeof(float);
             ColumnSums<T> sums = {};
             add_columns<Codec::f16, T, Fetch::none>(columns, x, count, sums);
-            end_block<T>(block_scales<C>(scales), sums, acc);
+            const Rows scale = block_scales<C>(scales);
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) acc[t] = fma(scale, total(sums[t]), acc[t]);
         });
-        store<T>(job, acc);
+        for (int t = 0; t < T; ++t) store_rows(job, t, acc[t] * _mm256_set1_ps(kInfo.post));
     }
 
     template <int T>

@@ -3,8 +3,6 @@
 
 #include <immintrin.h>
 
-#include <cstring>
-
 #include "core/numerics.h"
 
 namespace freetoken::avx2 {
@@ -67,19 +65,6 @@ static inline __m256i e4m3_as_halves(__m256i words, int byte) {
 static inline __m128i e4m3_as_halves(__m128i words, int byte) {
     const __m128i factors = _mm_set1_epi16(static_cast<int16_t>(byte == 0 ? 0x0080 : 0x8000));
     return _mm_and_si128(_mm_maddubs_epi16(factors, words), _mm_set1_epi16(static_cast<int16_t>(0xBF80)));
-}
-
-// Stores the first `rows` of sixteen results.
-static inline void store_rows(float* y, int rows, __m256 upper, __m256 lower) {
-    if (rows == kTileRows) {
-        _mm256_storeu_ps(y, upper);
-        _mm256_storeu_ps(y + 8, lower);
-        return;
-    }
-    float all[kTileRows];
-    _mm256_storeu_ps(all, upper);
-    _mm256_storeu_ps(all + 8, lower);
-    std::memcpy(y, all, static_cast<size_t>(rows) * sizeof(float));
 }
 
 }  // namespace freetoken::avx2

@@ -1,0 +1,140 @@
+// Sixteen rows side by side, in two vectors: eight upper rows and eight lower ones.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/avx2/simd.h"
+#include "kernels/driver.h"
+
+namespace freetoken::avx2 {
+
+// A value of each row.
+struct Rows {
+    __m256 upper, lower;
+};
+
+// A line of 64 bytes, four of each row; or any integers of sixteen rows.
+struct Line {
+    __m256i upper, lower;
+};
+
+static inline Rows operator+(Rows a, Rows b) {
+    return {_mm256_add_ps(a.upper, b.upper), _mm256_add_ps(a.lower, b.lower)};
+}
+static inline Rows operator*(Rows a, Rows b) {
+    return {_mm256_mul_ps(a.upper, b.upper), _mm256_mul_ps(a.lower, b.lower)};
+}
+static inline Rows operator*(Rows a, __m256 b) {
+    return {_mm256_mul_ps(a.upper, b), _mm256_mul_ps(a.lower, b)};
+}
+// a * b + c
+static inline Rows fma(Rows a, Rows b, Rows c) {
+    return {_mm256_fmadd_ps(a.upper, b.upper, c.upper), _mm256_fmadd_ps(a.lower, b.lower, c.lower)};
+}
+static inline Rows fma(Rows a, __m256 b, Rows c) {
+    return {_mm256_fmadd_ps(a.upper, b, c.upper), _mm256_fmadd_ps(a.lower, b, c.lower)};
+}
+static inline Rows negate(Rows a) {
+    return {negate(a.upper), negate(a.lower)};
+}
+static inline Rows zero_rows() {
+    return {_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+static inline Rows load_rows(const uint8_t* p) {
+    return {_mm256_castsi256_ps(load256(p)), _mm256_castsi256_ps(load256(p + 32))};
+}
+
+// Stores the results of the tile's rows that exist for token t of the group.
+static inline void store_rows(const TileJob& job, int t, Rows results) {
+    float all[kTileRows];
+    float* y = job.y + static_cast<size_t>(t) * job.ldy;
+    float* out = job.rows == kTileRows ? y : all;
+    _mm256_storeu_ps(out, canonical(results.upper));
+    _mm256_storeu_ps(out + 8, canonical(results.lower));
+    if (out == all) std::memcpy(y, all, static_cast<size_t>(job.rows) * sizeof(float));
+}
+
+static inline Line load_line(const uint8_t* p) {
+    return {load256(p), load256(p + 32)};
+}
+static inline Line either(Line a, Line b) {
+    return {_mm256_or_si256(a.upper, b.upper), _mm256_or_si256(a.lower, b.lower)};
+}
+static inline Line and_bytes(Line a, int mask) {
+    const __m256i bytes = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_and_si256(a.upper, bytes), _mm256_and_si256(a.lower, bytes)};
+}
+// Bits of every byte moved up by `distance`, or down where it is negative; bits of a neighbour may come in.
+static inline Line move_bits(Line a, int distance) {
+    if (distance == 0) return a;
+    if (distance > 0) return {_mm256_slli_epi16(a.upper, distance), _mm256_slli_epi16(a.lower, distance)};
+    return {_mm256_srli_epi16(a.upper, -distance), _mm256_srli_epi16(a.lower, -distance)};
+}
+// The low (part 0) or the high nibble of every byte.
+static inline Line nibbles(Line packed, int part) {
+    return and_bytes(move_bits(packed, -4 * part), 15);
+}
+// Each byte, which must be below 16, as the index into a table.
+static inline Line look_up(__m128i table, Line ids) {
+    const __m256i both = _mm256_broadcastsi128_si256(table);
+    return {_mm256_shuffle_epi8(both, ids.upper), _mm256_shuffle_epi8(both, ids.lower)};
+}
+
+// Sixteen dwords as f32.
+static inline Rows floats(Line dwords) {
+    return {_mm256_cvtepi32_ps(dwords.upper), _mm256_cvtepi32_ps(dwords.lower)};
+}
+static inline Line upper_words(Line dwords) {
+    return {_mm256_srli_epi32(dwords.upper, 16), _mm256_srli_epi32(dwords.lower, 16)};
+}
+// Sixteen bytes as dwords.
+static inline Line widened_bytes(const uint8_t* p) {
+    const __m128i bytes = load128(p);
+    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))};
+}
+// Of sixteen pairs of bytes the first (0) or the second (1) of each, as byte `position` of a dword.
+template <int kByte, int kPosition>
+static inline Line bytes_of_pairs(const uint8_t* p) {
+    constexpr auto at = [](int row) {
+        return static_cast<int>((0x80808080u & ~(0xFFu << 8 * kPosition)) | (2u * static_cast<unsigned>(row) + kByte)
+                                                                                << 8 * kPosition);
+    };
+    const __m256i order = _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+    const auto spread = [&](__m128i pairs) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(pairs), order); };
+    return {spread(load128(p)), spread(load128(p + 16))};
+}
+
+// Sixteen binary16 side by side.
+static inline Rows halves(const uint8_t* p) {
+    return {_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128(p + 16))};
+}
+static inline Rows bfloats(const uint8_t* p) {
+    const auto widen = [](__m128i words) { return _mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16); };
+    return {_mm256_castsi256_ps(widen(load128(p))), _mm256_castsi256_ps(widen(load128(p + 16)))};
+}
+// Of eight dwords the lower words, then the upper ones.
+static inline __m256i words_apart(__m256i dwords) {
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(dwords, order), 0xD8);
+}
+// Of sixteen dwords the lower words, or the upper ones, as binary16.
+static inline Rows lower_halves(Line dwords) {
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(words_apart(dwords.upper))),
+            _mm256_cvtph_ps(_mm256_castsi256_si128(words_apart(dwords.lower)))};
+}
+static inline Rows upper_halves(Line dwords) {
+    return {_mm256_cvtph_ps(_mm256_extracti128_si256(words_apart(dwords.upper), 1)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(words_apart(dwords.lower), 1))};
+}
+
+// Sixteen e8m0, 0 being the subnormal 2^-127.
+static inline Rows powers_of_two(const uint8_t* p) {
+    const auto power = [](__m256i e) {
+        return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
+    };
+    const Line e = widened_bytes(p);
+    return {power(e.upper), power(e.lower)};
+}
+
+}  // namespace freetoken::avx2
