@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from engine.base.errors import UnsupportedError
 from engine.files.codecs import CODECS, FORMS
+from engine.files.plain_values import PlainTensor
 from engine.files.source_file import Bytes, SourceFile
 from engine.files.tensors import IndexedTensor, SourceTensor, row_count
 from engine.files.transpose import transposed_form, transposed_rows
-from engine.spec.layout import Matrix, Piece, Vector
+from engine.spec.layout import ORDER, Matrix, Piece, Vector
 
 _VALUE_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
 
@@ -60,7 +61,9 @@ class Gather:
     def files(self, source: Matrix | Vector) -> Iterator[SourceFile]:
         """The files that reading `source` reads, some of them perhaps twice."""
         others = (source.row_order, source.zero_bias if isinstance(source, Matrix) else "")
-        for name in (*(piece.tensor for piece in source.pieces), *filter(None, others)):
+        for piece in source.pieces:
+            yield from self._tensor(piece).files
+        for name in filter(None, others):
             yield from self._tensors[name].files
 
     def origin(self, matrix: Matrix, row: int) -> tuple[str, int]:
@@ -133,7 +136,11 @@ class Gather:
 
     def _tensor(self, piece: Piece) -> SourceTensor:
         tensor = self._tensors[piece.tensor]
-        return IndexedTensor(tensor, piece.index) if piece.index >= 0 else tensor
+        if piece.index >= 0:
+            tensor = IndexedTensor(tensor, piece.index)
+        if piece.plain and tensor.form in FORMS:  # `form` refuses the others
+            return PlainTensor(piece.tensor, tensor, self._tensors.get(piece.tensor + ORDER))
+        return tensor
 
     def _piece_rows(self, piece: Piece) -> int:
         rows = self._tensor(piece).shape[-1 if piece.transpose else 0]

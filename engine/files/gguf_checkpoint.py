@@ -23,6 +23,7 @@ from engine.files.gguf_architectures import (
 )
 from engine.files.gguf_config import build_config
 from engine.files.gguf_header import MAGIC, READ_TYPES, GgufHeader, read_gguf_header
+from engine.files.gguf_q5 import Q5Tensor
 from engine.files.source_file import LocalFile, SourceFile
 from engine.files.tensors import (
     FileTensor,
@@ -33,6 +34,8 @@ from engine.files.tensors import (
     StackedTensor,
     reordered_blocks,
 )
+
+Stored = FileTensor | Q5Tensor
 
 _LAYER_TENSOR = re.compile(r"blk\.(\d{1,6})\.([a-z0-9_]+?)(?:\.(\d{1,6}))?\.(weight|bias)")
 _SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -121,8 +124,8 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> Architecture:
     return ARCHITECTURES[key]
 
 
-def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) -> dict[str, FileTensor]:
-    tensors: dict[str, FileTensor] = {}
+def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) -> dict[str, Stored]:
+    tensors: dict[str, Stored] = {}
     for header, file in zip(headers, files, strict=True):
         for tensor in header.tensors:
             if tensor.name in tensors:
@@ -133,12 +136,16 @@ def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) ->
                     f"{file.path}: tensor {tensor.name!a:.120} is in {tensor.form}, which this release does not read.",
                     f"Use a file in {', '.join(READ_TYPES)}.",
                 )
-            tensors[tensor.name] = FileTensor(file, tensor.start, tensor.form, tensor.shape)
+            tensors[tensor.name] = (
+                Q5Tensor(file, tensor.start, tensor.shape)
+                if tensor.form == "q5_0"
+                else FileTensor(file, tensor.start, tensor.form, tensor.shape)
+            )
     return tensors
 
 
 def _present(
-    architecture: Architecture, raw: Mapping[str, FileTensor], config: Mapping[str, Any], path: Path
+    architecture: Architecture, raw: Mapping[str, Stored], config: Mapping[str, Any], path: Path
 ) -> Iterator[tuple[str, SourceTensor]]:
     """The tensors under their Hugging Face names."""
     unstacked = {part for parts in architecture.stacked.values() for part in parts}
@@ -172,7 +179,7 @@ def _present_layer(
     architecture: Architecture,
     prefix: str,
     parsed: tuple[str, str | None, str],
-    tensor: FileTensor,
+    tensor: Stored,
     config: Mapping[str, Any],
     path: Path,
 ) -> Iterator[tuple[str, SourceTensor]]:
@@ -201,7 +208,7 @@ def _present_layer(
         yield name, tensor
 
 
-def _unpermute(name: str, tensor: FileTensor, heads: int, path: Path) -> SourceTensor:
+def _unpermute(name: str, tensor: Stored, heads: int, path: Path) -> SourceTensor:
     """Rows in Hugging Face order, (i, i + dim/2) rotating together; the file has them side by side, (2i, 2i + 1)."""
     order = head_order(tensor.shape[0], heads, path)
     return reordered_blocks(name, tensor, order, 1) if len(tensor.shape) == 1 else ReorderedRows(tensor, order)
@@ -215,7 +222,7 @@ def head_order(rows: int, heads: int, path: Path) -> Order:
     return order.swapaxes(1, 2).reshape(-1)
 
 
-def _stack(raw: Mapping[str, FileTensor], names: list[str], path: Path) -> SourceTensor:
+def _stack(raw: Mapping[str, Stored], names: list[str], path: Path) -> SourceTensor:
     for name in names:
         if name not in raw:
             raise CorruptFileError(f"{path} lacks the tensor {name}.")

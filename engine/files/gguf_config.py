@@ -10,14 +10,14 @@ import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.gguf_architectures import REQUIRED, ROPE_FACTORS, Architecture, Key
-from engine.files.tensors import FileTensor
+from engine.files.tensors import SourceTensor
 
 # the two settings that models with llama-3 positions are published with, beside their factor
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 def build_config(
-    architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, FileTensor], path: Path
+    architecture: Architecture, metadata: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
 ) -> dict[str, Any]:
     """Config fields under their Hugging Face names.
 
@@ -93,14 +93,14 @@ def _shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _rows(tensors: Mapping[str, FileTensor], name: str, path: Path) -> int:
+def _rows(tensors: Mapping[str, SourceTensor], name: str, path: Path) -> int:
     if name not in tensors:
         raise CorruptFileError(f"{path} lacks the tensor {name}.")
     return tensors[name].shape[0]
 
 
 def _rope_scaling(
-    reader: _Metadata, config: Mapping[str, Any], tensors: Mapping[str, FileTensor], path: Path
+    reader: _Metadata, config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
 ) -> dict[str, Any] | None:
     kind = reader.text("rope.scaling.type") or "none"
     if ROPE_FACTORS in tensors:
@@ -134,7 +134,7 @@ def _yarn_habits(reader: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]
     return {"mscale": mscale, "mscale_all_dim": mscale}
 
 
-def _llama3_scaling(tensor: FileTensor, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _llama3_scaling(tensor: SourceTensor, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The settings that give the divisors of frequencies which the file holds as a tensor.
 
     Source of the formula: "llama3" in transformers' modeling_rope_utils.

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.files import gguf_q5
 from engine.files.codecs import CODECS, FORMS, align
 from engine.files.source_file import SourceFile
 
@@ -44,8 +45,8 @@ TYPE_NAMES = {
     20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64",
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4", 41: "q1_0",
 }  # fmt: skip
-# Those that are forms of ours, under the same name; ggml's nvfp4 is another than the one of that name.
-READ_TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
+# Those that are forms of ours, under the same name, and q5_0; ggml's nvfp4 is another than the one of that name.
+READ_TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
 _MAX_DIMENSIONS = 4
 _READ_BYTES = 1 << 20
 _SMALLEST_PAIR = 13  # bytes: key length, type, one byte of value
@@ -249,7 +250,9 @@ def _tensor_bytes(tensor: GgufTensor, path: Path) -> int:
         raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} is empty.")
     if tensor.form not in READ_TYPES:
         return 0
-    form = FORMS[tensor.form]
-    if not CODECS[form.codec].valid_cols(tensor.shape[-1]):
-        raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} has rows of no whole blocks of {form.name}.")
-    return math.prod(tensor.shape[:-1]) * form.row_bytes(tensor.shape[-1])
+    cols = tensor.shape[-1]
+    unit = gguf_q5.BLOCK if tensor.form == "q5_0" else CODECS[FORMS[tensor.form].codec].cols_unit
+    if cols % unit:
+        raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} has rows of no whole blocks of {tensor.form}.")
+    row_bytes = cols // unit * gguf_q5.BLOCK_BYTES if tensor.form == "q5_0" else FORMS[tensor.form].row_bytes(cols)
+    return math.prod(tensor.shape[:-1]) * row_bytes

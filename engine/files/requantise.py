@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.base.errors import UsageError
-from engine.files.codecs import CODECS, FORMS
 from engine.files.converted import Loss
+from engine.files.plain_values import Values, plain_values
 from engine.files.source_file import Bytes
 
 ENCODED = ("mxfp4", "nvfp4", "q8_0")  # codecs that plain values can be put into; their forms have the same names
-
-Values = npt.NDArray[np.float32]
 
 
 def check_expert_codec(codec: str | None) -> None:
@@ -36,10 +33,10 @@ class Requantiser:
         """
         from engine import _native
 
-        values = _values(form, raw, cols)
+        values = plain_values(form, raw, cols)
         encoded = _native.encode_rows(codec, values)
         error, weight = self._squares.get(tensor, (0.0, 0.0))
-        error += _sum_of_squares(_values(codec, encoded, cols) - values)
+        error += _sum_of_squares(plain_values(codec, encoded, cols) - values)
         self._squares[tensor] = (error, weight + _sum_of_squares(values))
         return encoded
 
@@ -47,16 +44,6 @@ class Requantiser:
         """What the rows since the last call lost; None if there were none."""
         squares, self._squares = self._squares, {}
         return Loss.total(Loss.of(tensor, *sums) for tensor, sums in squares.items()) if squares else None
-
-
-def _values(form: str, raw: Bytes, cols: int) -> Values:
-    """Raw rows as plain values, by way of the packed form that kernels read."""
-    from engine import _native
-
-    codec = CODECS[FORMS[form].codec]
-    packed = np.empty(codec.packed_bytes(len(raw), cols), np.uint8)
-    _native.pack_rows(form, raw, cols, packed, codec.tile_bytes(cols))
-    return _native.unpack(codec.name, len(raw), cols, packed)
 
 
 def _sum_of_squares(values: Values) -> float:

@@ -31,7 +31,7 @@ def transposed_form(name: str, tensor: SourceTensor, start: int, stop: int) -> s
     if tensor.form in PLAIN:
         return tensor.form
     if tensor.form != "fp8":
-        raise UnsupportedError(f"The tensor {name} is in {tensor.form}, and has to be transposed, which it cannot be.")
+        raise UnsupportedError(f"The tensor {name} is in {tensor.form}, and would have to be transposed.")
     inner = tensor.tensor if isinstance(tensor, IndexedTensor) else tensor
     return "fp8" if isinstance(inner, Fp8Tensor) and inner.one_scale_a_run(start, stop, FP8_BLOCK) else "f32"
 

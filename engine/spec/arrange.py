@@ -24,7 +24,7 @@ def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
     """Say which pieces of which checkpoint tensors make up every tensor of the spec.
 
     Raises CorruptFileError for missing tensors and wrong shapes, UnsupportedError for a tensor that no rule explains,
-    for a quantised one that would have to be transposed and for an order that cannot be followed. Each names the
+    for quantised experts that would have to be transposed and for an order that cannot be followed. Each names the
     tensor.
     """
     plan = _Plan(names, tensors)
@@ -129,25 +129,38 @@ class _Plan:
         stacked_experts = place.experts if place.expert >= 0 and not source.per_expert else 0
         self._check_shape(tensor, _expected_shape(source, held, stacked_experts))
         self.used.add(tensor)
-        if source.flipped or wanted.key in source.transposed:
+        if source.flipped:
             self._check_transposable(tensor)
-        return tuple(_cut(source, wanted, held, tensor, place.expert if stacked_experts else -1))
+        pieces = _cut(source, wanted, held, tensor, place.expert if stacked_experts else -1)
+        if self._has_to_be_plain(wanted, source, tensor):
+            pieces = (replace(piece, plain=True) for piece in pieces)
+        return tuple(pieces)
+
+    def _has_to_be_plain(self, wanted: Wanted, source: Source, tensor: str) -> bool:
+        """Whether a matrix cannot stay as quantised: one that is turned over, or one of heads with an order.
+
+        The heads of a matrix have inputs of their own, of which none is gathered.
+        """
+        ordered = wanted.heads > 1 and tensor + ORDER in self.tensors
+        return ordered or (wanted.key in source.transposed and self.tensors[tensor][0] not in TRANSPOSABLE)
 
     def _orders(self, name: str, wanted: Wanted, pieces: tuple[Piece, ...]) -> tuple[Vector, ...]:
         """The vector that holds the order of a matrix's columns; none where the checkpoint has no order for it.
 
-        A product gathers its input in that order; an embedding has no input, and the heads of a matrix have several.
+        A product gathers its input in that order; an embedding has no input. A plain piece is in order again.
         """
         tensor = pieces[0].tensor if pieces else ""
         if tensor + ORDER not in self.tensors:
             return ()
-        if wanted.key == "embed" or wanted.heads > 1 or pieces[0].index >= 0:
+        if wanted.key == "embed" or pieces[0].index >= 0:
             raise UnsupportedError(
                 f"The tensor {tensor} has its columns in an order of its own, which cannot be followed for {name}.",
                 "Use a checkpoint without activation order.",
             )
-        self._check_shape(tensor + ORDER, (wanted.cols,))
+        self._check_shape(tensor + ORDER, tuple(self.tensors[tensor][1][-1:]))
         self.used.add(tensor + ORDER)
+        if pieces[0].plain:
+            return ()
         return (Vector(name + ORDER, wanted.cols, (Piece(tensor + ORDER),)),)
 
     def _zero_bias(self, group: Mapping[str, Wanted], place: _Place, pieces: tuple[Piece, ...]) -> str:
@@ -188,7 +201,7 @@ class _Plan:
         codec = self.tensors[tensor][0]
         if codec not in TRANSPOSABLE:
             raise UnsupportedError(
-                f"The tensor {tensor} is in {codec}, and has to be transposed, which it cannot be.",
+                f"The tensor {tensor} is in {codec}, and would have to be transposed.",
                 f"Use a checkpoint that keeps it in {', '.join(sorted(TRANSPOSABLE))}.",
             )
 

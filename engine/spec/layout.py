@@ -18,8 +18,11 @@ class Piece:
     """Some rows of one checkpoint tensor, seen as a matrix [rows, cols].
 
     `index` picks one index of the leading dimension (-1: there is none). `transpose` is applied next, then the row
-    slice `start:stop:step` and the column slice `col_start:col_stop` (a stop of 0: to the end). A transposed piece
-    must be of a float codec, and only a transposed piece slices columns.
+    slice `start:stop:step` and the column slice `col_start:col_stop` (a stop of 0: to the end). Only a transposed
+    piece slices columns.
+
+    A `plain` piece is read as the f32 values that its tensor stands for, with its columns in the order of the input.
+    What is quantised in blocks of columns has to be so before it can be transposed; 8-bit floats need not.
 
     In a `Vector` the tensor is [n], or [m, n] with an `index`, and `start:stop:step` slices its n values.
     """
@@ -32,6 +35,7 @@ class Piece:
     step: int = 1
     col_start: int = 0
     col_stop: int = 0
+    plain: bool = False
 
 
 @dataclass(frozen=True)

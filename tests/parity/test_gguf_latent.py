@@ -17,9 +17,10 @@ from engine.base.errors import UnsupportedError
 from engine.files.convert import convert
 from engine.files.ftw import open_model
 from engine.files.gguf_checkpoint import open_gguf
+from engine.program.weights import FtwWeights
 from engine.spec.families import spec_from_config
 
-from .codecs_numpy import pack_for_conversion
+from .codecs_numpy import pack_for_conversion, unpack
 from .conftest import Models
 from .prepare import no_tokenizer
 
@@ -46,8 +47,18 @@ STEMS = {
 }
 
 
-def write_gguf(path: Path, checkpoint: Path, *, split: bool, sigmoid: bool) -> dict[str, Any]:
-    """The f32 checkpoint as llama.cpp's converter writes it, with keys and values apart or not; returns its config."""
+def write_gguf(
+    path: Path,
+    checkpoint: Path,
+    *,
+    split: bool,
+    sigmoid: bool,
+    latent: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+) -> dict[str, Any]:
+    """The f32 checkpoint as llama.cpp's converter writes it, with keys and values apart or not; returns its config.
+
+    Keys and values are quantised to the type `latent`.
+    """
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
     tensors = {name: values for file in checkpoint.glob("*.safetensors") for name, values in load_file(file).items()}
     writer = gguf.GGUFWriter(path, "deepseek2")
@@ -60,7 +71,8 @@ def write_gguf(path: Path, checkpoint: Path, *, split: bool, sigmoid: bool) -> d
             if f"{prefix}{name}.weight" in tensors:
                 writer.add_tensor(f"{block}{short}.weight", tensors[f"{prefix}{name}.weight"])
         for short, values in _latent(tensors[f"{prefix}self_attn.kv_b_proj.weight"], config, split).items():
-            writer.add_tensor(f"{block}{short}.weight", np.ascontiguousarray(values))
+            quantised = gguf.quants.quantize(np.ascontiguousarray(values), latent)
+            writer.add_tensor(f"{block}{short}.weight", quantised, raw_dtype=latent)
         bias = tensors.get(f"{prefix}mlp.gate.e_score_correction_bias")
         if bias is not None:
             writer.add_tensor(f"{block}exp_probs_b.bias", bias)
@@ -154,6 +166,24 @@ def test_the_file_becomes_the_same_model(models: Models, tmp_path: Path, name: s
         assert [bytes(mine.record(i)) for i in range(mine.count)] == [
             bytes(theirs.record(i)) for i in range(theirs.count)
         ]
+
+
+@pytest.mark.parametrize("latent", ["Q8_0", "Q4_0", "Q5_0"])
+def test_quantised_keys_and_values_in_one_matrix(models: Models, tmp_path: Path, latent: str) -> None:
+    """As older files have them: keys have to be transposed, and become the values that the file stands for."""
+    kind = gguf.GGMLQuantizationType[latent]
+    config = write_gguf(tmp_path / "m.gguf", models("deepseek_v3").checkpoint, split=False, sigmoid=True, latent=kind)
+    convert(tmp_path / "m.gguf", tmp_path / "m", write_tokenizer=no_tokenizer, pack=pack_for_conversion)
+    weights = FtwWeights(open_model(tmp_path / "m"), unpack)
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+    for layer in range(config["num_hidden_layers"]):
+        stored = gguf.quants.dequantize(tensors[f"blk.{layer}.attn_kv_b.weight"].data, kind)
+        heads = stored.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+        nope = config["qk_nope_head_dim"]
+        keys, values = heads[:, :nope].swapaxes(1, 2), heads[:, nope:]
+        for key, expected in (("k_up", keys), ("v_up", values)):
+            ours = weights.dense(f"layers.{layer}.attn.{key}")
+            np.testing.assert_array_equal(ours, expected.reshape(ours.shape))
 
 
 def test_a_choice_bias_calls_for_sigmoid_scores(models: Models, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +114,31 @@ def _without_in_records(ftw: Ftw, matrix: str) -> Ftw:
         for bank in ftw.banks
     )
     return replace(ftw, banks=tuple(banks))
+
+
+LATENT = {
+    "gptq-64-moved": ("f32", "f32"),
+    "gptq-128": ("f32", "int4_128z"),
+    "awq-64": ("f32", "int4_32z"),
+    "packed-32": ("f32", "int4_32"),
+}
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_keys_and_values_of_latent_attention_come_out_of_integers(name: str, tmp_path: Path) -> None:
+    """Keys are kept transposed, head by head, and so as f32; values stay as they are unless their columns moved."""
+    twin, source, converted = tmp_path / "twin", tmp_path / "quantised", tmp_path / "converted"
+    build(QUANTISED_CASES["deepseek_v3"], twin)
+    quantise_folder(replace(INT4[name][0].vendor, wanted=r"\.kv_b_proj\.weight$"), twin, source)
+    convert(source, converted, write_tokenizer=no_tokenizer, pack=pack_for_conversion)
+    model = Prepared(twin, open_truth(twin), LayoutWeights(twin), open_model(converted))
+    for key, codec in zip(("k_up", "v_up"), LATENT[name], strict=True):
+        weight = f"layers.1.attn.{key}"
+        assert model.ftw.dense[weight].codec == codec
+        np.testing.assert_array_equal(model.ftw_weights.dense(weight), model.weights.dense(weight), err_msg=key)
+    assert all(found.share <= TOLERANCE for found in differences(model.reference(), model.truth))
+    assert all(found.share <= ROUNDED_TOLERANCE for found in differences(native(model.ftw), model.truth))
+    assert greedy(native(model.ftw), model.truth) == model.truth.greedy
 
 
 @pytest.mark.parametrize("name", ["gptq-64-moved", "packed-32"])

@@ -65,18 +65,21 @@ def test_an_order_of_another_length_is_named() -> None:
         resolve(QWEN3_MOE, tensors)
 
 
-@pytest.mark.parametrize(
-    ("config", "tensors", "name"),
-    [
-        (QWEN3_MOE, QWEN3_TENSORS, "model.embed_tokens.weight"),
-        (DEEPSEEK, DEEPSEEK_TENSORS, LAYER + "self_attn.kv_b_proj.weight"),
-    ],
-)
-def test_an_order_that_no_product_can_follow_is_refused(config: dict[str, object], tensors: Shapes, name: str) -> None:
-    plain = tensors | {name + ORDER: ("f32", tensors[name][1][-1:])}
+def test_an_order_that_no_product_can_follow_is_refused() -> None:
+    name = "model.embed_tokens.weight"
     with pytest.raises(UnsupportedError, match="columns in an order of its own") as caught:
-        resolve(config, plain)
+        resolve(QWEN3_MOE, with_orders(QWEN3_TENSORS, name))
     assert name in caught.value.message
+
+
+def test_heads_are_read_as_plain_values_where_their_columns_have_an_order() -> None:
+    name = LAYER + "self_attn.kv_b_proj.weight"
+    _, made = resolve(DEEPSEEK, with_orders(DEEPSEEK_TENSORS, name))
+    plain = {matrix.name for matrix in made.matrices if matrix.pieces[0].plain}
+    assert plain == {"layers.0.attn.k_up", "layers.0.attn.v_up"}
+    assert not any(vector.name.endswith(ORDER) for vector in made.vectors)
+    with pytest.raises(CorruptFileError, match=r"kv_b_proj.weight.order has the shape \[7\]"):
+        resolve(DEEPSEEK, with_orders(DEEPSEEK_TENSORS, name) | {name + ORDER: ("f32", (7,))})
 
 
 def test_an_order_is_left_out_with_its_matrix_and_never_alone() -> None:

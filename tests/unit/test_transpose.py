@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.files.codecs import FORMS
 from engine.files.gather import Gather
 from engine.files.tensors import MemoryTensor, SourceTensor
 from engine.spec.layout import Matrix, Piece
+from tests.parity.codecs_numpy import pack, unpack
+from tests.parity.raw_numpy import random_raw
+from tests.unit.int4_layouts import as_awq, as_gptq, as_packed, random_grouped
 from tests.unit.quantised import presented, random_fp8, random_scales, random_weights, values
 
 
@@ -78,5 +83,63 @@ def test_plain_values(tmp_path: Path, dtype: torch.dtype) -> None:
 
 def test_blocks_of_other_codecs_are_refused_by_name() -> None:
     gather = Gather({"w": MemoryTensor("q8_0", (32, 32), np.zeros((32, 34), np.uint8))})
-    with pytest.raises(UnsupportedError, match="tensor w is in q8_0, and has to be transposed"):
+    with pytest.raises(UnsupportedError, match="tensor w is in q8_0, and would have to be transposed"):
         gather.form(heads(32, 32, 1, 32, 32))
+
+
+# --- what has to be plain first --------------------------------------------------------------------------------------
+
+
+def plain(matrix: Matrix) -> Matrix:
+    return replace(matrix, pieces=tuple(replace(piece, plain=True) for piece in matrix.pieces))
+
+
+@pytest.mark.parametrize("form", sorted(name for name, form in FORMS.items() if form.block > 1))
+def test_every_form_is_transposed_by_its_values(form: str) -> None:
+    raw = random_raw(form, 96, 256, np.random.default_rng(0))
+    tensor = MemoryTensor(form, (96, 256), raw)
+    matrix = plain(heads(96, 256, 2, 20, 40, first=4))
+    assert Gather({"w": tensor}).form(matrix) == "f32"
+    decoded = torch.from_numpy(unpack(FORMS[form].codec, 96, 256, pack(form, raw, 256).reshape(-1)))
+    for step in (7, 1000):
+        assert torch.equal(gathered(tensor, matrix, step), expected(decoded, matrix))
+
+
+@pytest.mark.parametrize("layout", ["gptq", "packed", "awq"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_columns_in_an_order_are_put_back(tmp_path: Path, layout: str, dtype: torch.dtype) -> None:
+    moved = layout != "awq"
+    stored = random_grouped(96, 256, 64, moved=moved, lowest_zero=1, dtype=dtype)
+    config: dict[str, object] = {"quant_method": layout, "bits": 4, "group_size": 64, "desc_act": True}
+    if layout == "packed":
+        named = as_packed(stored, symmetric=False, moved=True)
+        config = {"quant_method": "compressed-tensors"}
+    else:
+        named = as_gptq(stored) if moved else as_awq(stored)
+    tensors = presented(tmp_path, named, quantization=config)
+    assert ("l.weight.order" in tensors) == moved
+    gather = Gather({name.replace("l.weight", "w"): tensor for name, tensor in tensors.items()})
+    turned = plain(heads(96, 256, 2, 20, 40, first=4))
+    straight = plain(Matrix("v", 30, 256, (Piece("w", start=10, stop=20), Piece("w", start=50, stop=70))))
+    for matrix, wanted in (
+        (turned, expected(stored.values, turned)),
+        (straight, torch.cat([stored.values[10:20], stored.values[50:70]])),
+    ):
+        assert gather.form(matrix) == "f32"
+        assert set(gather.files(matrix)) == set(tensors["l.weight"].files)
+        assert np.array_equal(gather.rows(matrix, 0, matrix.rows).view(np.float32), wanted.numpy())
+
+
+def test_a_scale_that_is_no_number_is_told_with_tensor_and_row() -> None:
+    raw = random_raw("q8_0", 32, 64, np.random.default_rng(0))
+    raw[21, 34:36] = np.frombuffer(np.float16("inf").tobytes(), np.uint8)
+    gather = Gather({"w": MemoryTensor("q8_0", (32, 64), raw)})
+    with pytest.raises(CorruptFileError, match="tensor w cannot be used: row 21, block 1") as caught:
+        gather.rows(plain(heads(32, 64, 1, 16, 16, first=10)), 0, 64)
+    assert caught.value.remedy
+
+
+def test_a_form_without_a_reader_is_still_refused() -> None:
+    gather = Gather({"w": MemoryTensor("i8", (32, 32), np.zeros((32, 32), np.uint8))})
+    with pytest.raises(UnsupportedError, match="tensor w is in i8"):
+        gather.form(plain(heads(32, 32, 1, 32, 32)))
