@@ -19,9 +19,9 @@ struct PackedMatrix {
     const uint8_t* data;
 };
 
-// How activations are packed before a product: plain f32 for plain floats, f32 and what a table may add for scaled ones,
-// blocks of 32 rounded to 16 bits for integer codecs. A row packed once serves every matrix of the same form and number
-// of columns.
+// How activations are packed before a product: plain f32 for plain floats, f32 and what a table may add for scaled
+// ones, blocks of 32 rounded to 16 bits for integer codecs. A row packed once serves every matrix of the same form and
+// number of columns.
 enum class ActivationForm { f32, scaled, q16 };
 
 static constexpr ActivationForm activation_form(Codec codec) {

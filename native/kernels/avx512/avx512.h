@@ -5,8 +5,8 @@
 
 namespace freetoken::avx512 {
 
-// An activation row for scaled floats: the plain row, then 2^112 times the same, then, in a line of its own, whether all
-// of these are finite (a dword, 0 or 1). scaled.cpp says what for.
+// An activation row for scaled floats: the plain row, then 2^112 times the same, then, in a line of its own, whether
+// all of these are finite (a dword, 0 or 1). scaled.cpp says what for.
 static constexpr size_t plain_row_bytes(int cols) {
     return (static_cast<size_t>(cols) * sizeof(float) + 63) / 64 * 64;
 }

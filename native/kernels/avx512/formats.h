@@ -1,14 +1,14 @@
 // What differs between integer codecs, for the kernel of integer.cpp. A format says:
-//   kLines, kParts      lines of codes of a block, and how many vectors of codes a line gives
-//   kUpperLines         further lines with upper bits of the codes, if any
-//   kHalves             2 where each sixteen weights have a scale of their own, else 1
-//   kMinimum, kZeros    whether there is a minimum or a stored zero point
-//   open_group(header)  what the blocks of a group share
-//   codes(lines, line, part)  codes as unsigned bytes: dword r holds those of four k of row r
-//   correction(x, half)   where the sum of low bytes starts: -Z * sum(q)
+//   kLines, kParts               lines of codes of a block, and how many vectors of codes a line gives
+//   kUpperLines                  further lines, with upper bits of the codes
+//   kHalves                      2 where each sixteen weights have a scale of their own, else 1
+//   kMinimum, kZeros             whether there is a minimum, or a stored zero point
+//   open_group(header)           what the blocks of a group share
+//   codes(lines, line, part)     codes as unsigned bytes: dword r holds those of four k of row r
+//   correction(x, half)          where the sum of low bytes starts: -Z * sum(q)
 //   factor(group, scales, half)  the scales of sixteen rows
-//   minimum(group, scales)       what is multiplied with sum(q) and added
-//   zero(group, scales)          the zero points of sixteen rows
+//   minimum(group, scales)       where kMinimum: what is multiplied with sum(q) and added
+//   zero(group, scales)          where kZeros: the zero points of sixteen rows
 #pragma once
 
 #include "core/codec.h"
@@ -16,14 +16,6 @@
 #include "kernels/avx512/simd.h"
 
 namespace freetoken::avx512 {
-
-static inline __m512i load_line(const uint8_t* p) {
-    return _mm512_loadu_si512(p);
-}
-
-static inline __m256i load_half_line(const uint8_t* p) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
 
 // Sixteen binary16 side by side.
 static inline __m512 halves(const uint8_t* p) {
@@ -33,19 +25,6 @@ static inline __m512 halves(const uint8_t* p) {
 // Of sixteen dwords the lower words as binary16.
 static inline __m512 lower_halves(__m512i line) {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(line));
-}
-
-// Sixteen e8m0, 0 being the subnormal 2^-127.
-static inline __m512 powers_of_two(const uint8_t* p) {
-    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x00400000)));
-}
-
-// Of sixteen words the upper bytes, e4m3 each, as 2^-8 of their values: sign, exponent and fraction are put where
-// binary16 has them, whose exponent is biased by 8 more.
-static inline __m512 upper_e4m3(__m256i words) {
-    const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0xBF80));
-    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(words, 1), mask));
 }
 
 // Puts the nibble of `part` low in every byte; what the other bits of a byte hold is left open.
@@ -60,9 +39,9 @@ static inline __m512i move_bits(__m512i v, int distance) {
                         : _mm512_srli_epi16(v, static_cast<unsigned>(-distance));
 }
 
-// Low nibbles under upper bits: of every byte the bits `mask` of `bits`, moved to bit 4 and up. A mask holds the bits of
-// two parts four apart: when one of them is in place, the other lies among bits 0..3, of this byte or the next, which
-// are taken from `low`.
+// Low nibbles under upper bits: of every byte the bits `mask` of `bits`, moved to bit 4 and up. A mask holds the bits
+// of two parts four apart: when one of them is in place, the other lies among bits 0..3, of this byte or the next,
+// which are taken from `low`.
 static inline __m512i under_bits(__m512i low, __m512i bits, int mask, int distance) {
     const __m512i upper = move_bits(_mm512_and_si512(bits, _mm512_set1_epi8(static_cast<char>(mask))), distance);
     return _mm512_ternarylogic_epi32(low, upper, _mm512_set1_epi8(15), 0xE4);  // 15 ? low : upper
@@ -74,8 +53,8 @@ struct LinesInPlace {
     __m512i operator[](int i) const { return load_line(p + 64 * i); }
 };
 
-// The lines of a block, each loaded once and in order. A stream from memory is fetched ahead best when its lines are met
-// in order, and a format with upper lines meets them before others: a sixth of the speed of a single token.
+// The lines of a block, each loaded once and in order. The hardware fetches a stream ahead best when its lines are met
+// in order, and codes with upper lines want the last lines first: decoding gains a sixth by this order.
 template <int N>
 class LinesInOrder {
 public:

@@ -16,9 +16,9 @@ struct IntegerKernel {
     static constexpr CodecInfo kInfo = codec_info(kCodec);
 
     template <int T>
-    [[gnu::always_inline]] static inline void multiply_block(const typename Format::Group& group,
-                                                             const uint8_t* scales, const uint8_t* codes,
-                                                             const QuantBlock* const (&q)[T], __m512 (&acc)[T]) {
+    [[gnu::always_inline]] static inline void multiply_block(const typename Format::Group& group, const uint8_t* scales,
+                                                             const uint8_t* codes, const QuantBlock* const (&q)[T],
+                                                             __m512 (&acc)[T]) {
         constexpr int kLines = Format::kLines / Format::kHalves;
         using Lines = std::conditional_t<(T <= 2 && Format::kUpperLines > 0),
                                          LinesInOrder<Format::kLines + Format::kUpperLines>, LinesInPlace>;
@@ -48,7 +48,7 @@ struct IntegerKernel {
 #pragma GCC unroll 8
             for (int t = 0; t < T; ++t) {
                 __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high[t], 8), low[t]));
-                // Both products and their difference stay below 2^24: exact.
+                // Both terms and their difference are integers below 2^24: exact.
                 if constexpr (Format::kZeros)
                     sum = _mm512_fnmadd_ps(Format::zero(group, scales), broadcast_float(&q[t]->sum), sum);
                 acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(factor, broadcast_float(&q[t]->scale)), sum, acc[t]);

@@ -1,9 +1,9 @@
-// Scaled floats: e4m3 weights under a scale a block. A line of codes is four columns of sixteen rows; accumulator k mod 4
-// takes column k, and a block's sum goes to the row's under the block's scale.
+// Scaled floats: e4m3 weights under a scale a block. A line of codes is four columns of sixteen rows; accumulator k mod
+// 4 takes column k, and a block's sum goes to the row's under the block's scale.
 #include <cstring>
 
 #include "kernels/avx512/avx512.h"
-#include "kernels/avx512/formats.h"
+#include "kernels/avx512/simd.h"
 #include "kernels/driver.h"
 
 namespace freetoken::avx512 {
@@ -14,18 +14,17 @@ __m256i column_words(const uint8_t* line, int s) {
     return load_half_line(line + 32 * (s % 2) - 1 + s / 2);
 }
 
-// The words' upper bytes as f32, 2^-120 of their values: behind four zero bits of exponent an e4m3 is a bfloat16 of that
-// size, subnormal where the code is. Times activations enlarged 2^112 times they are the products of the contract, which
-// wants 2^-8. By way of binary16, which is that size at once, decoding takes a third longer.
-__m512 tiny_e4m3(__m256i words, __m512i upper_words) {
+// The words' upper bytes as f32, 2^-120 of their values: behind four zero bits of exponent an e4m3 is a bfloat16 of
+// that size, subnormal where the code is. Its products with activations 2^112 times as large are those of the contract,
+// which wants 2^-8 of the values. By way of binary16, which gives these at once, decoding takes a third longer.
+__m512 tiny_e4m3(__m256i words, __m512i places) {
     const __m256i own_bits = _mm256_set1_epi16(static_cast<int16_t>(0x87F0));
     const __m256i bfloats = _mm256_and_si256(_mm256_srai_epi16(words, 4), own_bits);
-    return _mm512_castsi512_ps(
-        _mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, upper_words, _mm512_castsi256_si512(bfloats)));
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, places, _mm512_castsi256_si512(bfloats)));
 }
 
-// For tiny_e4m3: word r for the upper word of dword r. The compiler may not load it again for every use.
-__m512i upper_words() {
+// For tiny_e4m3: word r goes to the upper word of dword r. The compiler may not load them again for every use.
+__m512i upper_places() {
     __m512i v = _mm512_slli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
     asm("" : "+v"(v));
     return v;
@@ -54,8 +53,8 @@ struct ScaledKernel {
     // Adds `columns` columns under one scale.
     template <int T, bool kTiny, Fetch F>
     [[gnu::always_inline]] static inline void multiply_block(const uint8_t* scales, const uint8_t* codes,
-                                                             const uint8_t* const (&x)[T], int columns,
-                                                             __m512i upper, __m512 (&acc)[T]) {
+                                                             const uint8_t* const (&x)[T], int columns, __m512i places,
+                                                             __m512 (&acc)[T]) {
         __m512 sums[T][kFloatColumns] = {};
         const size_t end = static_cast<size_t>(columns) * sizeof(float);
         for (size_t offset = 0; offset < end; offset += kStep, codes += kScaleLine) {
@@ -63,7 +62,7 @@ struct ScaledKernel {
 #pragma GCC unroll 4
             for (int s = 0; s < kFloatColumns; ++s) {
                 const __m256i words = column_words(codes, s);
-                const __m512 w = kTiny ? tiny_e4m3(words, upper) : upper_e4m3(words);
+                const __m512 w = kTiny ? tiny_e4m3(words, places) : upper_e4m3(words);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; ++t)
                     sums[t][s] = _mm512_fmadd_ps(
@@ -82,13 +81,13 @@ struct ScaledKernel {
     template <int T, bool kTiny, Fetch F>
     static void run_tile(const TileJob& job) {
         __m512 acc[T] = {};
-        const __m512i upper = upper_words();
+        const __m512i places = upper_places();
         walk_scaled_blocks<C, F>(job, [&](const uint8_t* scales, const uint8_t* codes, int k, int columns) {
             const size_t offset = static_cast<size_t>(k) * sizeof(float) + (kTiny ? plain_row_bytes(job.cols) : 0);
             const uint8_t* x[T];
 #pragma GCC unroll 8
             for (int t = 0; t < T; ++t) x[t] = job.x[t] + offset;
-            multiply_block<T, kTiny, F>(scales, codes, x, columns, upper, acc);
+            multiply_block<T, kTiny, F>(scales, codes, x, columns, places, acc);
         });
         const __mmask16 mask = lane_mask(job.rows);
 #pragma GCC unroll 8

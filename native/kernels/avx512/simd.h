@@ -12,6 +12,14 @@
 
 namespace freetoken::avx512 {
 
+static inline __m512i load_line(const uint8_t* p) {
+    return _mm512_loadu_si512(p);
+}
+
+static inline __m256i load_half_line(const uint8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+
 static inline __m512i broadcast32(const void* p) {
     return _mm512_set1_epi32(*static_cast<const __attribute__((may_alias, aligned(1))) int32_t*>(p));
 }
@@ -19,8 +27,8 @@ static inline __m512 broadcast_float(const void* p) {
     return _mm512_set1_ps(*static_cast<const __attribute__((may_alias, aligned(1))) float*>(p));
 }
 
-// sum + the products of four unsigned codes and four signed bytes at q, in every dword. Written out because gcc 12 loads
-// q with an instruction of its own.
+// sum + the products of four unsigned codes and four signed bytes at q, in every dword. Written out because gcc 12
+// loads q with an instruction of its own.
 static inline __m512i dot_bytes(__m512i sum, __m512i codes, const int8_t* q) {
     using Word = const __attribute__((may_alias, aligned(1))) int32_t;
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*reinterpret_cast<Word*>(q)));
@@ -31,6 +39,19 @@ static inline __m512 canonical(__m512 x) {
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_castsi512_ps(
         _mm512_mask_mov_epi32(_mm512_castps_si512(x), nan, _mm512_set1_epi32(static_cast<int>(kCanonicalNan))));
+}
+
+// Sixteen e8m0, 0 being the subnormal 2^-127.
+static inline __m512 powers_of_two(const uint8_t* p) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_slli_epi32(e, 23), _mm512_set1_epi32(0x00400000)));
+}
+
+// Of sixteen words the upper bytes, e4m3 each, as 2^-8 of their values: sign, exponent and fraction are put where
+// binary16 has them, whose exponent is biased by 8 more.
+static inline __m512 upper_e4m3(__m256i words) {
+    const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0xBF80));
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(words, 1), mask));
 }
 
 // Sixteen lanes of freetoken::exp.
