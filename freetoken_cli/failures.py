@@ -13,9 +13,8 @@ import typer
 
 from engine.base.errors import FreetokenError
 from freetoken_cli.helppage import UsageException
+from freetoken_cli.interrupts import Interrupted
 from freetoken_cli.terminal import harmless, may_colour, styled
-
-INTERRUPTED = 130
 
 
 def report(error: BaseException, stderr: TextIO, no_color: bool = False) -> int:
@@ -25,8 +24,10 @@ def report(error: BaseException, stderr: TextIO, no_color: bool = False) -> int:
     if os.environ.get("FREETOKEN_DEBUG", "") not in ("", "0"):
         traceback.print_exception(error, file=stderr)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        _say(stderr, "Interrupted.", "", no_color, label="")
-        return INTERRUPTED
+        error = Interrupted()
+    if isinstance(error, Interrupted):
+        _say(stderr, error.message, "", no_color, label="")
+        return error.exit_code
     if isinstance(error, BrokenPipeError):
         return 1  # whoever read our output has left; nobody is there to be told
     message, remedy, code = _explain(error)

@@ -16,6 +16,7 @@ from engine.files.store import Store
 from engine.files.target import Target, find_target
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli.forecast import NOTHING, Forecast
+from freetoken_cli.interrupts import interruptible
 from freetoken_cli.output import Output
 from freetoken_cli.phases import Phases
 
@@ -74,11 +75,17 @@ def forecast(wanted: Wanted, store: Store, output: Output) -> Forecast:
 def pull_into_store(wanted: Wanted, store: Store, output: Output, agree: Agree = always) -> Pulled:
     """State the forecast, pull, and say what was left out or changed. What is there already is left alone.
 
-    Raises UsageError when `agree` does not, and what `pull` raises.
+    Raises UsageError when `agree` does not, Interrupted for Ctrl-C, and what `pull` raises.
     """
     target = wanted.target()
     stated: list[Forecast] = []
-    with Phases(output, target.name) as phases:
+
+    def kept() -> str:
+        if store.unfinished_bytes(target.name):
+            return "What was fetched and converted is kept: run the same command to go on."
+        return "Nothing was fetched yet."
+
+    with interruptible(kept), Phases(output, target.name) as phases:
 
         def announce(cost: Cost) -> None:
             stated.append(Forecast.of(target, cost, store))

@@ -23,6 +23,7 @@ from freetoken_cli.helppage import (
     write_examples,
     write_section,
 )
+from freetoken_cli.interrupts import Interrupted
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,12 @@ class Root(TyperGroup):
             return super().parse_args(ctx, args)
         except UsageException as error:
             raise with_suggestion(error, self, ctx) from error
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # of which the parser would make an exit code without a word
+            raise Interrupted from error
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         write_examples(formatter, EXAMPLES)

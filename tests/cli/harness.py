@@ -51,10 +51,13 @@ class Home:
 
     def start(self, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
         """Start `freetoken ARGS` with pipes, for tests that send signals."""
+        return self.start_python(*PROGRAM[1:], *args, **kwargs)
+
+    def start_python(self, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
+        """Start this Python with pipes."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(
-            [*PROGRAM, *args], text=True, env=self.environment, cwd=self.folder, **{**streams, **kwargs}
-        )
+        command = [sys.executable, *args]
+        return subprocess.Popen(command, text=True, env=self.environment, cwd=self.folder, **{**streams, **kwargs})
 
 
 @dataclass

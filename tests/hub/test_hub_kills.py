@@ -144,18 +144,6 @@ def test_a_hub_that_dies_while_it_is_asked(tmp_path: Path, hub: HubServer) -> No
     assert process.returncode == 0, err
 
 
-def test_an_interrupt_ends_it_at_once(tmp_path: Path, hub: HubServer) -> None:
-    hub.bytes_a_second = 500_000
-    with start_pull(tmp_path, hub) as process:
-        while not hub.asked("model-00002-of-00006"):
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        start = time.monotonic()
-        process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert time.monotonic() - start < 5
-
-
 def test_the_token_is_never_printed_or_sent_elsewhere(tmp_path: Path, hub: HubServer) -> None:
     variables = environment(tmp_path, hub) | {"HF_TOKEN": "hf_secret", "FREETOKEN_DEBUG": "1", "HF_DEBUG": "1"}
 
