@@ -13,10 +13,10 @@ from typing import Protocol
 
 from engine.base.errors import UsageError
 from engine.base.progress import Progress, silent
+from engine.files.codecs import CODECS
 from engine.files.ftw import Ftw
 from engine.measure.profile import ExpertRate, Machine, Profile, Rate, ReadRate
 
-PROBE_CODECS = ("q4_0", "q4_1", "q8_0", "mxfp4", "bf16", "f16")
 _FEWEST_ROUNDS = 3
 
 
@@ -29,8 +29,11 @@ class ExpertShape:
     intermediate_size: int
 
 
-CANONICAL_SHAPES = tuple(ExpertShape(codec, 2048, 768) for codec in PROBE_CODECS)
-"""Experts the size of Qwen3-30B-A3B's, for a machine that has no model yet."""
+CANONICAL_SHAPES = tuple(ExpertShape(codec, 2048, 768) for codec in CODECS)
+"""Experts the size of Qwen3-30B-A3B's in every codec, for what no model of this machine is in yet.
+
+All of them take about three seconds a round.
+"""
 
 NO_LINK = "B_P, the bandwidth of fills over PCIe, is not measured: there is no GPU here that freetoken can use."
 

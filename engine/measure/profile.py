@@ -19,7 +19,7 @@ from typing import Any
 from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UnsupportedError
 from engine.base.plain import from_plain, to_plain
 
-PROFILE_VERSION = 1
+PROFILE_VERSION = 2  # of experts in every codec, unless one model was asked for
 _REMEDY = "Measure again: freetoken probe"
 _GIB = 1 << 30
 

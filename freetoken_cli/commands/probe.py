@@ -22,7 +22,7 @@ from freetoken_cli.output import Output
 from freetoken_cli.terminal import styled
 
 EXAMPLES = (
-    ("freetoken probe", "about ten seconds; leave the machine alone meanwhile"),
+    ("freetoken probe", "ten to twenty seconds; leave the machine alone meanwhile"),
     ("freetoken probe demo", "with the shapes of one model's experts"),
     ("freetoken probe --seconds 30 --json", "longer, for a script"),
 )

@@ -12,7 +12,7 @@ from engine.base.errors import DoesNotFitError
 from engine.files.ftw import open_model
 from engine.measure.bench import BenchPlan, bench_model
 from engine.measure.native_meter import NativeMeter, example_record
-from engine.measure.probe import PROBE_CODECS, ExpertShape, shapes_of
+from engine.measure.probe import CANONICAL_SHAPES, ExpertShape, shapes_of
 from tests.bench.ours import Ours, converted
 from tests.bench.random_moe import Codecs, random_moe
 from tests.bench.shapes import Shape
@@ -34,9 +34,13 @@ def meter() -> NativeMeter:
     return NativeMeter(memory_available=1 << 30, buffer_bytes=16 << 20)
 
 
-@pytest.mark.parametrize("codec", PROBE_CODECS)
+def test_every_codec_is_measured_where_no_model_is_in_it_yet() -> None:
+    assert sorted(shape.codec for shape in CANONICAL_SHAPES) == sorted(_native.codecs())
+
+
+@pytest.mark.parametrize("codec", _native.codecs())
 def test_experts_of_every_codec_run(codec: str, meter: NativeMeter) -> None:
-    shape = ExpertShape(codec, 96, 160)
+    shape = ExpertShape(codec, 256, 512)
     assert meter.expert_bandwidth(shape, 1) > 0
     assert meter.expert_bandwidth(shape, 2) > 0
 
