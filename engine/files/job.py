@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.files.checkpoint import Checkpoint
 from engine.files.plan import Plan, plan_conversion
+from engine.files.tokenizers import require_tokenizer
 from engine.files.upcycle import Upcycle, upcycled
 from engine.spec.schema import Spec
 
@@ -48,8 +49,14 @@ class Job:
     plan: Plan
 
 
-def plan_job(checkpoint: Checkpoint, recipe: Recipe = AS_IT_IS) -> Job:
-    """Plans what `recipe` makes of a checkpoint, from its headers. Raises as `upcycled` and `plan_conversion`."""
+def plan_job(checkpoint: Checkpoint, recipe: Recipe = AS_IT_IS, without_tokenizer: bool = False) -> Job:
+    """Plans what `recipe` makes of a checkpoint, from its headers.
+
+    Errors: those of `upcycled` and `plan_conversion`; those of `require_tokenizer`, unless the model is wanted even
+    `without_tokenizer`.
+    """
+    if not without_tokenizer:
+        require_tokenizer(checkpoint)
     if recipe.upcycle:
         checkpoint = upcycled(checkpoint, recipe.upcycle)
     spec, plan = plan_conversion(checkpoint, recipe.expert_codec)

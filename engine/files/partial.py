@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +18,17 @@ from typing import TYPE_CHECKING, Any, Self
 from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, UsageError
 from engine.files.journal import HASH_CHARS
 from engine.files.locks import lock_folder
+from engine.files.manifest import MANIFEST_NAME
+from engine.files.names import JOURNAL_NAME, is_of_conversion
+from engine.files.placing import put_in_place, remove_tree, settle, sync
 
 if TYPE_CHECKING:  # a listing of the store comes by here and should not wait for numpy
     from engine.files.source_file import Bytes
 
-JOURNAL_NAME = "journal"
-JOURNAL_VERSION = 2  # hashes are in the order of the source's files
+JOURNAL_VERSION = 3  # the first line tells how the source is read
 PARTIAL_SUFFIX = ".partial"
+_BEGINNING = b'{"journal": '  # of every journal, whatever its version
+_FORCED = "forced"  # said of a conversion in its first line, and no part of what it is
 _PIECE_BYTES = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -42,11 +45,14 @@ class Partial:
     `lines` are the journal's for the items already done; each begins with the item's hash.
     """
 
-    def __init__(self, dest: Path, fingerprint: Mapping[str, Any], discard_other: bool) -> None:
+    def __init__(self, dest: Path, fingerprint: Mapping[str, Any], force: bool) -> None:
         """Takes the lock, and up an earlier conversion of the same source with the same settings.
 
-        `discard_other` throws another conversion away. Errors: BusyError when another process is at it, UsageError
-        when the folder holds another conversion that is to be kept.
+        `force` throws an earlier conversion away, unless that was begun with `force` as well and is the same: whoever
+        says the same again goes on. `fingerprint` begins with the version of the journal.
+
+        Errors: BusyError when another process is at it, UsageError when the folder holds another conversion that is to
+        be kept, or what no conversion has written.
         """
         self.dest = dest
         self.folder = partial_folder(dest)
@@ -55,33 +61,73 @@ class Partial:
         self._dirty: set[str] = set()
         self._new_names = True
         try:
-            self.lines = self._open_journal(fingerprint, discard_other)
-        except BaseException:
+            settle(dest)
+            self._drop_replaced()
+            self.lines = self._open_journal(fingerprint, force)
+        except BaseException as error:
             os.close(self._lock)
+            self._raise_told(error)
             raise
 
-    def _open_journal(self, fingerprint: Mapping[str, Any], discard_other: bool) -> list[str]:
+    def _drop_replaced(self) -> None:
+        """Ends the replacement of a model that was killed just after the two had changed places.
+
+        The new one still has its journal then, and what it replaced has the name of the unfinished one and none.
+        """
+        journal = self.dest / JOURNAL_NAME
+        if self.dest.is_symlink() or not (self.dest / MANIFEST_NAME).is_file() or not _begins_as_journal(journal):
+            return
+        if (self.folder / MANIFEST_NAME).is_file() and not os.path.lexists(self.folder / JOURNAL_NAME):
+            _empty(self.folder)
+        journal.unlink(missing_ok=True)
+
+    def _open_journal(self, fingerprint: Mapping[str, Any], force: bool) -> list[str]:
         path = self.folder / JOURNAL_NAME
-        head = json.dumps(fingerprint, sort_keys=True)
         # What a power cut left in it may be anything, text or not.
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        lines = path.read_bytes().split(b"\n") if _begins_as_journal(path) else []
+        self._refuse_strangers(has_journal=bool(lines), begun=len(lines) > 1)
         complete = [line.decode("utf-8", "replace") for line in lines[:-1]]  # the last has no end, or is empty
-        if complete and complete[0] != head:
-            if not discard_other:
-                other = _what_differs(complete[0], fingerprint)
+        if complete:
+            earlier = _parse_head(complete[0])
+            is_same = {name: value for name, value in earlier.items() if name != _FORCED} == fingerprint
+            if not is_same and not force:
                 raise UsageError(
-                    f"{self.folder} holds an unfinished conversion {other}.",
+                    f"{self.folder} holds an unfinished conversion {_what_differs(earlier, fingerprint)}.",
                     f"Finish that one, remove it with: rm -r {self.folder}, or start again with --force.",
                 )
-            complete = []
-        if not complete:
-            _empty(self.folder)
+            if not is_same or (force and not earlier.get(_FORCED)):
+                complete = []
         self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._journal, sum(len(line) + 1 for line in lines[: len(complete)]))
         os.lseek(self._journal, 0, os.SEEK_END)
-        if not complete:
+        if not complete:  # from here on the journal says that the folder is ours, and nothing else
+            _empty(self.folder, but=JOURNAL_NAME)
+            head = json.dumps({**fingerprint, _FORCED: force})
             _write_all(self._journal, f"{head}\n".encode())
+            os.fsync(self._journal)
+            sync(self.folder)
         return complete[1:]
+
+    def _refuse_strangers(self, has_journal: bool, begun: bool) -> None:
+        """Raises UsageError for a folder that only has our name: what is in it is not ours to remove.
+
+        A journal is made before anything else. One that is not `begun` proves little, so the other names have to be
+        ours as well.
+        """
+        if begun:
+            return
+        strange = [name for name in os.listdir(self.folder) if not (has_journal and is_of_conversion(name))]
+        if strange:
+            raise UsageError(
+                f"{self.folder} is where a conversion into {self.dest} would work, and it holds {min(strange)!a:.120}, "
+                "which no conversion has left.",
+                "Move that folder away, or name another destination.",
+            )
+
+    def write_small(self, contents: Mapping[str, bytes]) -> None:
+        """Writes whole files, which a conversion that goes on writes once more."""
+        for name, content in contents.items():
+            (self.folder / name).write_bytes(content)
 
     def write(self, file: str, offset: int, data: Bytes) -> None:
         """Writes `data` at byte `offset` of a file of the folder."""
@@ -104,8 +150,8 @@ class Partial:
                 os.posix_fadvise(self._files[file], 0, 0, os.POSIX_FADV_DONTNEED)
         self._dirty.clear()
         if self._new_names:  # what follows may give up the source, so the files' names have to last as well
-            _sync(self.folder)
-            _sync(self.folder.parent)
+            sync(self.folder)
+            sync(self.folder.parent)
             self._new_names = False
         _write_all(self._journal, "".join(f"{line}\n" for line in lines).encode())
         os.fsync(self._journal)
@@ -127,7 +173,7 @@ class Partial:
                 start += len(piece)
 
     def finish(self, sizes: Mapping[str, int], replace: bool) -> None:
-        """Checks the size of every file, then gives the folder its final name in one step.
+        """Checks the size of every file of the model, then gives the folder its final name in one step.
 
         `replace` allows a model of that name to be there already; it is removed after the new one is in place. The
         journal goes last: until then a kill costs nothing, and after it nobody looks for one.
@@ -136,17 +182,10 @@ class Partial:
             actual = (self.folder / file).stat().st_size
             if actual != size:
                 raise CorruptFileError(f"{self.folder / file} has {actual} bytes instead of {size}.", "Convert again.")
-        for path in self.folder.iterdir():
-            _sync(path)
-        _sync(self.folder)
-        old = self.dest.with_name(f".{self.dest.name}.replaced")
-        _discard(old)
-        if replace and os.path.lexists(self.dest):
-            self.dest.rename(old)
-        self.folder.rename(self.dest)
-        _sync(self.dest.parent)
-        (self.dest / JOURNAL_NAME).unlink()
-        _discard(old)
+            sync(self.folder / file)
+        sync(self.folder)
+        put_in_place(self.folder, self.dest, replace)
+        (self.dest / JOURNAL_NAME).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -155,9 +194,13 @@ class Partial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not self._files and not self.lines:
-            _discard(self.folder)  # nothing was begun, so nothing is left behind
+            remove_tree(self.folder)  # nothing was begun, so nothing is left behind
         for descriptor in (*self._files.values(), self._journal, self._lock):
             os.close(descriptor)
+        self._raise_told(error)
+
+    def _raise_told(self, error: BaseException | None) -> None:
+        """Raises what there is to say of a disk that is full, or cannot be written."""
         if not isinstance(error, OSError):
             return
         if error.errno in _NO_SPACE:
@@ -171,28 +214,34 @@ class Partial:
         ) from error
 
 
-def _what_differs(head: str, fingerprint: Mapping[str, Any]) -> str:
-    """What tells another conversion, with the first line `head` in its journal, from this one; for a sentence."""
+def _begins_as_journal(path: Path) -> bool:
+    """Whether a file is a journal of ours as far as it goes; zeros are what a power cut may leave of one."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _BEGINNING.startswith(file.read(len(_BEGINNING)).rstrip(b"\0"))
+
+
+def _parse_head(head: str) -> dict[str, Any]:
+    """What the first line of a journal says; nothing if it says nothing."""
     try:
-        other = json.loads(head)
+        said = json.loads(head)
     except ValueError:
-        other = None
-    if isinstance(other, dict) and any(other.get(name) != fingerprint.get(name) for name in ("tool", "journal")):
-        return f"by another version of freetoken, {str(other.get('tool'))[:20]!a}"
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _what_differs(earlier: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
+    """What tells another conversion, with that in its journal's first line, from this one; for a sentence."""
+    if earlier and any(earlier.get(name) != fingerprint.get(name) for name in ("tool", "journal")):
+        return f"by another version of freetoken, {str(earlier.get('tool'))[:20]!a}"
     return "of another source or with other settings"
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        _discard(path)
-
-
-def _discard(path: Path) -> None:
-    """Removes a file, a link or a folder, if there is one."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _empty(folder: Path, but: str = "") -> None:
+    for name in os.listdir(folder):
+        if name != but:
+            remove_tree(folder / name)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview, offset: int | None = None) -> None:
@@ -201,11 +250,3 @@ def _write_all(descriptor: int, data: bytes | memoryview, offset: int | None = N
     while done < len(view):
         rest = view[done:]
         done += os.write(descriptor, rest) if offset is None else os.pwrite(descriptor, rest, offset + done)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

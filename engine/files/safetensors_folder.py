@@ -9,12 +9,12 @@ from pathlib import Path
 
 from engine.base.errors import NotFoundError
 from engine.files.checkpoint import Checkpoint, companion_files
+from engine.files.names import CONFIG_NAME as CONFIG_NAME
 from engine.files.safetensors_header import read_header
 from engine.files.safetensors_shards import index_name, parse_index, tensors_of, weights_files
 from engine.files.source_file import LocalFile
 from engine.files.untrusted import check_readable, read_object, read_small_file
 
-CONFIG_NAME = "config.json"
 _TEMPLATES = "additional_chat_templates"
 
 

@@ -5,11 +5,11 @@ Nothing here reads a file, so a folder on this machine and a repository elsewher
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
+from engine.files.names import is_plain_name
 from engine.files.quantised import present
 from engine.files.safetensors_header import Entry
 from engine.files.source_file import SourceFile
@@ -27,7 +27,6 @@ _INDEX_ENDING = ".safetensors.index.json"
 _OTHER_FORMATS = (".gguf", ".bin", ".pt", ".pth")
 # the same weights once more, under the names of another program
 _DUPLICATES = "consolidated"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 _FORM_OF_DTYPE = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
@@ -41,7 +40,7 @@ def index_name(names: Collection[str], where: str) -> str | None:
     found = sorted(
         name
         for name in names
-        if name.endswith(_INDEX_ENDING) and not name.startswith(_DUPLICATES) and _PLAIN_NAME.fullmatch(name)
+        if name.endswith(_INDEX_ENDING) and not name.startswith(_DUPLICATES) and is_plain_name(name)
     )
     if len(found) > 1:
         raise UnsupportedError(
@@ -55,7 +54,7 @@ def parse_index(text: bytes, where: str) -> Index:
     """Reads an index; `where` names it in errors. Raises CorruptFileError for one that is none or leaves the folder."""
     index = Table(parse_object(text, where), where).table("weight_map").raw()
     for name, shard in index.items():
-        if not isinstance(shard, str) or not _PLAIN_NAME.fullmatch(shard):
+        if not isinstance(shard, str) or not is_plain_name(shard):
             raise CorruptFileError(
                 f"{where} puts the tensor {name!a:.120} into {shard!a:.120}, which is no file name.", "Fetch it again."
             )

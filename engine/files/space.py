@@ -1,12 +1,16 @@
-"""Whether a disk has room, before the first byte is written."""
+"""Whether a disk has room, before the first byte is written, and what is taken of it."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 from engine.base.errors import DoesNotFitError
 from engine.base.units import format_size
+
+SMALL_FILES_BYTES = 64 << 20  # room for a model's manifest, its tokenizer and what the file system adds
+_BLOCK_BYTES = 512  # of which `st_blocks` counts
 
 
 def free_space(path: Path) -> tuple[Path, int]:
@@ -24,3 +28,23 @@ def require_space(path: Path, needed: int) -> None:
             f"{format_size(needed - free)} too little.",
             "Free some space, or choose another disk.",
         )
+
+
+def used_bytes(folder: Path) -> int:
+    """What a folder and the folders in it take of the disk; an absent one takes nothing."""
+    return measure(folder)[0]
+
+
+def measure(folder: Path) -> tuple[int, float]:
+    """Bytes on disk, and when anything in it changed last; what vanishes meanwhile counts nothing."""
+    size = 0
+    modified = 0.0
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            try:
+                status = os.lstat(os.path.join(parent, name))
+            except FileNotFoundError:
+                continue
+            size += status.st_blocks * _BLOCK_BYTES
+            modified = max(modified, status.st_mtime)
+    return size, modified

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +15,11 @@ from engine.files.ftw import Ftw, open_model
 from engine.files.locks import lock_folder
 from engine.files.manifest import MANIFEST_NAME
 from engine.files.partial import PARTIAL_SUFFIX, partial_folder
+from engine.files.placing import interrupted, settle, take_away
+from engine.files.space import measure, used_bytes
 
 READY, PARTIAL, BROKEN, UNSUPPORTED = "ready", "partial", "broken", "unsupported"
 DOWNLOADS = ".downloads"
-_REMOVED = ".removed"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -105,19 +105,22 @@ class Store:
             for path in found:
                 if not path.is_symlink():
                     locks.callback(os.close, lock_folder(path, f"{path} is being written by another process."))
-            freed = sum(_remove(path) for path in found)
-        for name in _listdir(self.root):  # what a removal that was killed has left
-            if name.startswith(".") and name.endswith(_REMOVED):
-                shutil.rmtree(self.root / name, ignore_errors=True)
+            freed = 0
+            for path in found:
+                freed += 0 if path.is_symlink() else used_bytes(path)
+                take_away(path)
+        for folder in (self.root, self.root / DOWNLOADS):
+            for left in interrupted(_listdir(folder)):
+                _settle(folder / left)
         return freed
 
     def unfinished_bytes(self, name: str) -> int:
         """What an unfinished pull or conversion of a model takes of the disk."""
-        return sum(_measure(path)[0] for path in (partial_folder(self.destination(name)), self.downloads(name)))
+        return sum(used_bytes(path) for path in (partial_folder(self.destination(name)), self.downloads(name)))
 
     def _unfinished(self, name: str) -> Entry:
         partial, downloads = partial_folder(self.root / name), self.downloads(name)
-        (converted, changed), (fetched, arrived) = _measure(partial), _measure(downloads)
+        (converted, changed), (fetched, arrived) = measure(partial), measure(downloads)
         parts = [
             f"{format_size(size)} {what}" for size, what in ((fetched, "fetched"), (converted, "converted")) if size
         ]
@@ -145,7 +148,7 @@ def _is_model_name(name: str) -> bool:
 
 
 def _entry(folder: Path) -> Entry:
-    size, modified = _measure(folder)
+    size, modified = measure(folder)
     try:
         return Entry(folder.name, folder, size, modified, READY, _format(open_model(folder)))
     except UnsupportedError as error:
@@ -161,28 +164,10 @@ def _format(model: Ftw) -> str:
     return "+".join(dict.fromkeys(codecs))
 
 
-def _measure(folder: Path) -> tuple[int, float]:
-    """Bytes on disk, and when anything in it changed last; files that vanish meanwhile count nothing."""
-    size = 0
-    modified = 0.0
-    for path in folder.rglob("*"):
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            continue
-        size += status.st_blocks * 512
-        modified = max(modified, status.st_mtime)
-    return size, modified
-
-
-def _remove(path: Path) -> int:
-    """Removes a folder at once as far as anybody can see; a link goes without what it points to."""
-    if path.is_symlink():
-        path.unlink()
-        return 0
-    size, _ = _measure(path)
-    doomed = path.with_name(f".{path.name}{_REMOVED}")
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.rename(doomed)
-    shutil.rmtree(doomed)
-    return size
+def _settle(path: Path) -> None:
+    """Ends what a kill interrupted at `path`; what another process is at, or cannot be removed, stays as it is."""
+    with ExitStack() as locks, suppress(FreetokenError, OSError):
+        for holder in (partial_folder(path), path):
+            if holder.is_dir() and not holder.is_symlink():
+                locks.callback(os.close, lock_folder(holder, f"{holder} is being written by another process."))
+        settle(path)

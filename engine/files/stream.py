@@ -97,7 +97,7 @@ def _read(chunks: Iterator[Bytes], partial: Partial) -> Iterator[Bytes]:
     except CorruptFileError as error:
         raise CorruptFileError(
             error.message,
-            f"{error.remedy} Then start over with --force, or give up and remove: rm -r {partial.folder}".lstrip(),
+            f"{error.remedy} What was made of it so far does not go with another: rm -r {partial.folder}".lstrip(),
         ) from error
 
 

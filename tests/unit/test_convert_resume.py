@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from engine.base.errors import (
     UsageError,
 )
 from engine.base.progress import silent
+from engine.files.fingerprint import fingerprint
 from engine.files.ftw import open_model
-from engine.files.job import Recipe
+from engine.files.job import Recipe, plan_job
 from engine.files.locks import lock_folder
+from engine.files.open_checkpoint import open_checkpoint
 from engine.files.space import require_space
 from engine.files.store import UNSUPPORTED, Store
 from engine.files.verify import verify
-from tests.unit.checkpoints import mixtral_tensors, write_folder, write_mixtral_gguf
+from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf
 from tests.unit.converting import InterruptAt, Interrupted, contents, resumed_at, run, write_tokenizer
 
 
@@ -51,6 +54,19 @@ def test_an_interrupted_conversion_goes_on_and_gives_the_same_bytes(tmp_path: Pa
     assert not dest.with_name("dest.partial").exists()
 
 
+def test_a_tokenizer_that_cannot_be_had_is_told_before_any_weights_are_read(tmp_path: Path, tensors: dict) -> None:
+    source = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType.Q8_0)
+    seen: list[int] = []
+
+    def refuse(metadata: Mapping[str, Any], folder: Path) -> None:
+        raise UnsupportedError("The GGUF file's pre-tokenizer is not known.", "Take another.")
+
+    with pytest.raises(UnsupportedError, match="pre-tokenizer"):
+        run(source, tmp_path / "dest", write_tokenizer=refuse, progress=lambda done, total: seen.append(done))
+    assert seen == []
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
 def test_an_interruption_while_the_tokenizer_is_written_costs_nothing(tmp_path: Path, tensors: dict) -> None:
     source = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType.Q8_0)
 
@@ -58,37 +74,12 @@ def test_an_interruption_while_the_tokenizer_is_written_costs_nothing(tmp_path: 
         write_tokenizer({"tokenizer.ggml.tokens": ["something else"]}, folder)
         raise Interrupted
 
+    interrupt(source, tmp_path / "dest", 60_000)
     with pytest.raises(Interrupted):
         run(source, tmp_path / "dest", write_tokenizer=stop)
     run(source, tmp_path / "whole")
-    total = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir() if path.suffix != ".json")
-    assert resumed_at(source, tmp_path / "dest") == total
+    assert resumed_at(source, tmp_path / "dest") > 40_000
     assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("survivors", [0, 1])
-def test_an_interruption_at_the_last_renames_costs_nothing(
-    tmp_path: Path, source: Path, monkeypatch: Any, survivors: int
-) -> None:
-    run(write_folder(tmp_path / "other", mixtral_tensors(seed=1)), tmp_path / "dest")
-    real_rename = Path.rename
-    done = []
-
-    def rename(self: Path, target: Path) -> Path:
-        if len(done) == survivors:
-            raise Interrupted
-        done.append(target)
-        return real_rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(Interrupted):
-        run(source, tmp_path / "dest", force=True)
-    monkeypatch.undo()
-    run(source, tmp_path / "whole")
-    total = sum(path.stat().st_size for path in (tmp_path / "whole").iterdir() if path.suffix != ".json")
-    assert resumed_at(source, tmp_path / "dest", force=True) == total
-    assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dest", "other", "source", "whole"]
 
 
 def test_a_journal_that_was_cut_in_mid_line_is_used_up_to_there(tmp_path: Path, source: Path) -> None:
@@ -101,19 +92,57 @@ def test_a_journal_that_was_cut_in_mid_line_is_used_up_to_there(tmp_path: Path, 
     assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("content", ["", "{", "\n\n"])
-def test_a_journal_without_a_beginning_starts_again(tmp_path: Path, source: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b'{"journal": 3, "tool', bytes(200)])
+def test_a_journal_without_a_beginning_starts_again(tmp_path: Path, source: Path, content: bytes) -> None:
     partial = tmp_path / "dest.partial"
     partial.mkdir()
-    (partial / "journal").write_text(content)
+    (partial / "journal").write_bytes(content)
     (partial / "experts-0-0.bank").write_bytes(b"left over" * 100_000)
-    (partial / "stray").write_text("left over")
-    if content == "\n\n":
-        with pytest.raises(UsageError, match="another source"):
-            run(source, tmp_path / "dest")
-    run(source, tmp_path / "dest", force=True)
+    (partial / "tokenizer.json").write_text("left over")
+    run(source, tmp_path / "dest")
     run(source, tmp_path / "whole")
     assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+
+
+NOT_OURS: dict[str, dict[str, bytes]] = {
+    "a folder of letters": {"letter.txt": b"dear"},
+    "names of ours without a journal": {"config.json": b"{}", "experts-0-0.bank": b"dear"},
+    "another's journal": {"journal": b"Monday\nTuesday\n"},
+    "another's journal of one line": {"journal": b"Monday"},
+    "an empty journal and a letter": {"journal": b"", "letter.txt": b"dear"},
+    "half a head and a letter": {"journal": b'{"journal": 3, "to', "letter.txt": b"dear"},
+}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("case", NOT_OURS)
+def test_a_folder_that_only_has_the_name_of_an_unfinished_one_is_left_alone(
+    tmp_path: Path, source: Path, case: str, force: bool
+) -> None:
+    partial = tmp_path / "dest.partial"
+    partial.mkdir()
+    for name, content in NOT_OURS[case].items():
+        (partial / name).write_bytes(content)
+    with pytest.raises(
+        UsageError, match=r"dest\.partial is where a conversion .* which no conversion has left"
+    ) as caught:
+        run(source, tmp_path / "dest", force=force)
+    assert caught.value.remedy
+    assert contents(partial) == NOT_OURS[case]
+    assert not (tmp_path / "dest").exists()
+
+
+def test_folders_in_a_folder_that_is_not_ours_are_left_alone(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "dest.partial" / "journal").mkdir(parents=True)
+    (tmp_path / "dest.partial" / "journal" / "letter.txt").write_text("dear")
+    with pytest.raises(UsageError, match="'journal', which no conversion has left"):
+        run(source, tmp_path / "dest", force=True)
+    assert (tmp_path / "dest.partial" / "journal" / "letter.txt").read_text() == "dear"
+
+
+def test_an_empty_folder_of_that_name_is_used(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "dest.partial").mkdir()
+    run(source, tmp_path / "dest")
 
 
 def test_a_partial_whose_bytes_are_not_the_journals_is_refused(tmp_path: Path, source: Path) -> None:
@@ -163,7 +192,7 @@ def test_what_another_version_began_is_not_gone_on_with(tmp_path: Path, source: 
     interrupt(source, tmp_path / "dest", 150_000)
     journal = tmp_path / "dest.partial" / "journal"
     head, *lines = journal.read_text().splitlines(keepends=True)
-    journal.write_text("".join([json.dumps(json.loads(head) | {name: value}, sort_keys=True) + "\n", *lines]))
+    journal.write_text("".join([json.dumps(json.loads(head) | {name: value}) + "\n", *lines]))
     with pytest.raises(UsageError, match=r"dest\.partial holds an unfinished conversion by another version") as caught:
         run(source, tmp_path / "dest")
     assert "--force" in caught.value.remedy
@@ -188,9 +217,68 @@ def test_a_model_of_another_version_says_so_wherever_it_is_opened(tmp_path: Path
     run(source, store.destination("m"), force=True)
 
 
-def test_force_goes_on_with_its_own_unfinished_work(tmp_path: Path, source: Path) -> None:
-    interrupt(source, tmp_path / "dest", 200_000, force=True)
-    assert resumed_at(source, tmp_path / "dest", force=True) > 100_000
+CHANGED_CONFIGS: dict[str, dict[str, Any]] = {
+    "how quantised tensors are read": {"quantization_config": {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}},
+    "what only the copy tells": {"transformers_version": "9.9"},
+}
+
+
+@pytest.mark.parametrize("case", CHANGED_CONFIGS)
+def test_another_config_with_the_same_weights_is_not_mixed_in(tmp_path: Path, source: Path, case: str) -> None:
+    interrupt(source, tmp_path / "dest", 150_000)
+    (source / "config.json").write_text(json.dumps(MIXTRAL | CHANGED_CONFIGS[case]))
+    with pytest.raises(UsageError, match="another source or with other settings"):
+        run(source, tmp_path / "dest")
+    assert resumed_at(source, tmp_path / "dest", force=True) < 10_000
+
+
+def test_the_same_bytes_read_as_another_form_are_another_conversion(source: Path) -> None:
+    checkpoint = open_checkpoint(source)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    other = replace(checkpoint, tensors={**checkpoint.tensors, name: replace(checkpoint.tensors[name], form="bf16")})
+    first, second = (fingerprint(plan_job(one)) for one in (checkpoint, other))
+    checkpoint.close()
+    assert {key for key in first if first[key] != second[key]} == {"plan"}
+
+
+def test_force_starts_over_and_goes_on_with_what_it_began_itself(tmp_path: Path, source: Path) -> None:
+    run(source, tmp_path / "whole")
+    interrupt(source, tmp_path / "dest", 200_000)
+    assert interrupt(source, tmp_path / "dest", 200_000, force=True) < 10_000
+    assert interrupt(source, tmp_path / "dest", 300_000, force=True) > 100_000
+    assert resumed_at(source, tmp_path / "dest") > 200_000  # nothing is in its way, so no force is needed
+    assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
+
+
+def test_force_gets_past_a_partial_that_was_altered(tmp_path: Path, source: Path) -> None:
+    interrupt(source, tmp_path / "dest", 300_000)
+    os.truncate(tmp_path / "dest.partial" / "experts-0-0.bank", 4096)
+    run(source, tmp_path / "dest", force=True)
+    assert verify(tmp_path / "dest", silent).problems == ()
+
+
+def test_names_that_others_leave_in_the_folder_do_not_enter_the_model(tmp_path: Path, source: Path) -> None:
+    run(source, tmp_path / "whole")
+    interrupt(source, tmp_path / "dest", 150_000)
+    partial = tmp_path / "dest.partial"
+    (partial / ".directory").write_text("an icon")
+    (partial / ".nfs0001").write_text("deleted")
+    (partial / "notes").mkdir()
+    model = run(source, tmp_path / "dest")
+    assert model.manifest == open_model(tmp_path / "whole").manifest
+
+
+def test_a_folder_that_is_renamed_while_room_is_looked_for(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
+    interrupt(source, tmp_path / "dest", 150_000)
+    real_lstat, gone = os.lstat, tmp_path / "gone"
+
+    def rename_first(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("journal") and not gone.exists():
+            (tmp_path / "dest.partial").rename(gone)
+        return real_lstat(path, **options)
+
+    monkeypatch.setattr("engine.files.space.os.lstat", rename_first)
+    run(source, tmp_path / "dest")
 
 
 def test_a_second_conversion_of_the_same_model_is_told_to_wait(tmp_path: Path, source: Path) -> None:
