@@ -267,7 +267,7 @@ std::unique_ptr<Operation> make_experts(const OpReader& op) {
     op.require(parts.ids->width <= kMostChosen, "chooses more than " + std::to_string(kMostChosen) + " experts");
     for (const Buffer* buffer : {parts.x, parts.ids, parts.weights, parts.y})
         op.require(!buffer->per_row, "buffer " + buffer->name + " does not hold one row a token");
-    bool seen[2] = {};
+    bool seen[kActivationForms] = {};
     for (const ExpertRecord& record : parts.records) {
         op.require(record.layout->hidden == parts.x->width,
                    "the experts' width is " + std::to_string(record.layout->hidden) + ", that of buffer " +
