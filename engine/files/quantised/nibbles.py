@@ -24,16 +24,22 @@ def unpack_words(words: Words, places: Sequence[int] = range(IN_WORD)) -> Bytes:
 
 
 def gather_nibbles(words: Words, order: Order) -> Words:
-    """Words [n / 8, cols] are n rows of nibbles, row i being nibble i % 8; row i becomes what row `order[i]` was."""
-    out = np.zeros_like(words)
+    """Words [n / 8, cols] are n rows of nibbles, row i being nibble i % 8; row i becomes what row `order[i]` was.
+
+    Between, every nibble has a byte: rows move as a whole, and what is done to them is done to a quarter of the bytes.
+    """
+    rows, cols = words.shape
+    values = np.empty((rows, IN_WORD, cols), np.uint8)
     for nibble in range(IN_WORD):
-        wanted = order[nibble::IN_WORD]
-        taken = words[wanted // IN_WORD]
-        taken >>= (4 * (wanted % IN_WORD)).astype(np.uint32)[:, None]
-        taken &= np.uint32(15)
-        taken <<= np.uint32(4 * nibble)
-        out |= taken
-    return out
+        values[:, nibble] = words >> np.uint32(4 * nibble)  # of which the lowest byte is kept
+    values &= 15
+    values = values.reshape(-1, cols).take(order, axis=0).reshape(rows, IN_WORD, cols)
+    values[:, 1::2] <<= 4
+    values[:, 0::2] |= values[:, 1::2]
+    out = np.empty((rows, cols, 4), np.uint8)
+    for byte in range(4):
+        out[..., byte] = values[:, 2 * byte]
+    return out.view("<u4")[..., 0]
 
 
 def transpose_nibbles(words: Words) -> None:
