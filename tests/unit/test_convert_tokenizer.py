@@ -1,0 +1,68 @@
+"""A model whose text cannot be turned into tokens: converted when it is asked for, never pulled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.base.errors import NotFoundError
+from engine.files.convert import convert
+from engine.files.job import plan_job
+from engine.files.open_checkpoint import open_checkpoint
+from engine.files.pull import pull, pull_cost
+from engine.files.store import Store
+from engine.files.target import find_target
+from tests.unit.converting import write_tokenizer
+
+LACKING: dict[str, tuple[list[str], str]] = {
+    "none": ([], r"source has no tokenizer\.json: text"),
+    "SentencePiece": (["tokenizer.model"], r"has no tokenizer\.json, only tokenizer\.model, which this release"),
+    "tiktoken": (["tiktoken.model", "tokenizer_config.json"], r"only tiktoken\.model, which"),
+    "the older files": (["vocab.json", "merges.txt"], r"only vocab\.json, which"),
+}
+
+
+def without_tokenizer(source: Path, case: str) -> str:
+    """Leaves `source` with other files in the tokenizer's stead; what is said of it."""
+    (source / "tokenizer.json").unlink()
+    names, said = LACKING[case]
+    for name in names:
+        (source / name).write_text("{}")
+    return said
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_it_is_refused_before_anything_is_announced_or_written(tmp_path: Path, source: Path, case: str) -> None:
+    said = without_tokenizer(source, case)
+    announced: list[Any] = []
+    with pytest.raises(NotFoundError, match=said) as caught:
+        pull(
+            str(source),
+            Store(tmp_path / "store"),
+            write_tokenizer=write_tokenizer,
+            progress=lambda *numbers: None,
+            announce=announced.append,
+        )
+    assert "tokenizer.json" in caught.value.remedy
+    assert announced == []
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(NotFoundError, match=said):
+        pull_cost(find_target(str(source)))
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_a_conversion_says_what_is_missing_and_keeps_what_is_there(tmp_path: Path, source: Path, case: str) -> None:
+    said = without_tokenizer(source, case)
+    converted = convert(source, tmp_path / "dest", write_tokenizer=write_tokenizer)
+    assert converted.lacking in converted.notes()
+    with pytest.raises(NotFoundError, match=said) as caught:
+        plan_job(open_checkpoint(source))
+    assert caught.value.message == converted.lacking
+    for name in LACKING[case][0]:
+        assert (tmp_path / "dest" / name).is_file()
+
+
+def test_a_tokenizer_that_is_there_is_not_mentioned(tmp_path: Path, source: Path) -> None:
+    assert convert(source, tmp_path / "dest", write_tokenizer=write_tokenizer).notes() == ()
