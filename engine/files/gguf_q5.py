@@ -16,9 +16,14 @@ BLOCK, BLOCK_BYTES = 32, 22
 _HALF = BLOCK // 2
 _ZERO = 16
 
-# fp16 scale; the fifth bit of value i in bit i; values i and i + 16 in the nibbles of byte i, the first in the low one
-_STORED = np.dtype([("scale", "<u2"), ("fifth_bits", "V4"), ("pairs", "u1", (_HALF,))])
-_Q8_0 = np.dtype([("scale", "<u2"), ("codes", "i1", (BLOCK,))])
+# The fifth bit of value i is bit i of four bytes; values i and i + 16 are the nibbles of byte i, the first the low one.
+_STORED = np.dtype([("scale", "V2"), ("fifth_bits", "<u2", (2,)), ("pairs", "V16")])
+_Q8_0 = np.dtype([("scale", "V2"), ("first", "V16"), ("second", "V16")])
+_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+# Two bytes of fifth bits to the sixteens of as many values, a byte each.
+_SIXTEENS = (
+    np.unpackbits(np.arange(1 << _HALF, dtype="<u2").view(np.uint8).reshape(-1, 2), axis=1, bitorder="little") << 4
+).view("V16")[:, 0]
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,14 @@ class Q5Tensor:
 
 
 def _as_q8_0(raw: Bytes) -> Bytes:
-    """Rows of q5_0 as rows of q8_0."""
-    stored = raw.view(_STORED)
+    """Rows of q5_0 as rows of q8_0. Fields are copied as opaque values, many times faster than byte by byte."""
+    stored = raw.reshape(-1).view(_STORED)
+    pairs = np.ascontiguousarray(stored["pairs"]).view("<u8")
     out = np.empty(stored.shape, _Q8_0)
     out["scale"] = stored["scale"]
-    fifth_bits = np.ascontiguousarray(stored["fifth_bits"]).view(np.uint8).reshape(*stored.shape, 4)
-    codes = np.unpackbits(fifth_bits, axis=-1, bitorder="little")
-    codes <<= 4
-    codes[..., :_HALF] |= stored["pairs"] & 15
-    codes[..., _HALF:] |= stored["pairs"] >> 4
-    codes -= np.uint8(_ZERO)  # wraps, as a signed code does
-    out["codes"] = codes.view(np.int8)
+    for half, nibbles in enumerate((pairs & _LOW_NIBBLES, pairs >> np.uint64(4) & _LOW_NIBBLES)):
+        nibbles |= _SIXTEENS[stored["fifth_bits"][:, half]].view("<u8")
+        codes = nibbles.view(np.uint8)
+        codes -= np.uint8(_ZERO)  # wraps, as a signed code does
+        out["second" if half else "first"] = codes.view("V16")
     return out.view(np.uint8).reshape(len(raw), -1)
