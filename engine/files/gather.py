@@ -36,7 +36,12 @@ class Gather:
         if forms == {"f32", "fp8"} and all(piece.transpose for piece in matrix.pieces):
             return "f32"
         if len(forms) != 1:
-            raise UnsupportedError(f"{matrix.name} would be made of tensors in {' and '.join(sorted(forms))}.")
+            first = {self._piece_form(piece): piece.tensor for piece in reversed(matrix.pieces)}
+            parts = " and ".join(f"{tensor} in {form}" for form, tensor in sorted(first.items()))
+            raise UnsupportedError(
+                f"{matrix.name} is made of several tensors, and they differ: {parts}.",
+                "Use a checkpoint that keeps them alike.",
+            )
         form = forms.pop()
         if form not in FORMS:
             raise UnsupportedError(
@@ -55,7 +60,8 @@ class Gather:
             form = self._tensors[piece.tensor].form
             if form not in _VALUE_TYPES:
                 raise UnsupportedError(
-                    f"The tensor {piece.tensor} is in {form}; a vector has to be in {', '.join(_VALUE_TYPES)}."
+                    f"The tensor {piece.tensor} is in {form}; a vector has to be in {', '.join(_VALUE_TYPES)}.",
+                    "Use a checkpoint that keeps its norms and biases as plain values.",
                 )
 
     def files(self, source: Matrix | Vector) -> Iterator[SourceFile]:

@@ -21,7 +21,7 @@ from engine.files.manifest import (
     Shard,
     record_size,
 )
-from engine.files.requantise import check_expert_codec
+from engine.files.requantise import ENCODED, check_expert_codec
 from engine.files.safetensors_header import build_header
 from engine.files.source_file import SourceFile
 from engine.spec.families import resolve
@@ -242,12 +242,26 @@ def _group_by_layout(
         parts = _record_parts(record, gather, codec)
         fields = _fields(parts)
         if layouts.setdefault(record.layer, fields) != fields:
-            raise UnsupportedError(
-                f"Expert {record.expert} of MoE layer {record.layer} differs in codec or shape from the one before it."
-            )
+            raise _odd_one(record, fields, layouts[record.layer])
         layers = banks.setdefault(fields, {})
         layers.setdefault(record.layer, []).append((record, tuple(part for _, part in parts)))
     return _split_by_count(banks)
+
+
+def _odd_one(record: ExpertRecord, fields: _RecordLayout, expected: _RecordLayout) -> UnsupportedError:
+    """The error for an expert whose record is not laid out as the others of its layer are."""
+    here, there = (", ".join(_described(field) for field in layout) for layout in (fields, expected))
+    return UnsupportedError(
+        f"Expert {record.expert} of MoE layer {record.layer} differs from those before it in codec or shape: {here}; "
+        f"those before it: {there}.",
+        "Use a checkpoint whose experts are alike within a layer, or put all of them into one codec with "
+        f"--expert-codec {ENCODED[0]}.",
+    )
+
+
+def _described(field: Field) -> str:
+    shape = field.shape
+    return f"{field.name} {shape.cols}" if shape.vector else f"{field.name} {shape.codec} {shape.rows} x {shape.cols}"
 
 
 def _split_by_count(

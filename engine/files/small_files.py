@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.base.errors import CorruptFileError, NotFoundError
 from engine.files.checkpoint import TokenizerWriter
 from engine.files.job import Job
 from engine.files.names import CONFIG_NAME, GENERATION_NAME
@@ -23,10 +24,17 @@ def small_files(job: Job, write_tokenizer: TokenizerWriter) -> dict[str, bytes]:
     files = {CONFIG_NAME: _json(job.checkpoint.config)}
     if job.recipe.sampling:
         files[GENERATION_NAME] = _json(job.recipe.sampling)
-    files |= {name: read_small_file(path) for name, path in job.checkpoint.companions.items()}
+    files |= {name: _companion(path) for name, path in job.checkpoint.companions.items()}
     if job.checkpoint.metadata is not None:
         files |= _written(write_tokenizer, job.checkpoint.metadata, files.get(GENERATION_NAME))
     return files
+
+
+def _companion(path: Path) -> bytes:
+    try:
+        return read_small_file(path)
+    except (CorruptFileError, NotFoundError) as error:
+        raise type(error)(error.message, error.remedy or "Fetch the file again.") from None
 
 
 def _written(

@@ -163,7 +163,8 @@ def reordered_blocks(name: str, tensor: SourceTensor, order: Order, block: int) 
     form = FORMS.get(tensor.form)
     if form is None or form.row_header or block % form.block:
         raise UnsupportedError(
-            f"The columns of {name} would have to move in runs of {block}, which {tensor.form} does not allow."
+            f"The columns of {name} would have to move in runs of {block}, which {tensor.form} does not allow.",
+            "Use a checkpoint of the model in plain values or in a codec of blocks of that size.",
         )
     return ReorderedBlocks(tensor, order, block)
 

@@ -31,7 +31,10 @@ def transposed_form(name: str, tensor: SourceTensor, start: int, stop: int) -> s
     if tensor.form in PLAIN:
         return tensor.form
     if tensor.form != "fp8":
-        raise UnsupportedError(f"The tensor {name} is in {tensor.form}, and would have to be transposed.")
+        raise UnsupportedError(
+            f"The tensor {name} is in {tensor.form}, and would have to be transposed.",
+            "Use a checkpoint that keeps it in plain values or in fp8.",
+        )
     inner = tensor.tensor if isinstance(tensor, IndexedTensor) else tensor
     return "fp8" if isinstance(inner, Fp8Tensor) and inner.one_scale_a_run(start, stop, FP8_BLOCK) else "f32"
 

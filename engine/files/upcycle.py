@@ -21,6 +21,7 @@ from engine.files.tensors import MemoryTensor, Order, ReorderedRows, SourceTenso
 
 BLOCK = 32
 _MLP = re.compile(r"(model\.layers\.(\d+)\.)mlp\.(gate|up|down)_proj\.weight")
+_AS_IT_IS = "Convert it as it is."
 _MIXTRAL_NAME = {"gate": "w1", "up": "w3", "down": "w2"}
 # what llama's config may leave out and mixtral's would fill in otherwise
 _LLAMA_DEFAULTS = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6}
@@ -36,13 +37,18 @@ class Upcycle:
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.experts <= 4096:
-            raise UsageError(f"A token cannot use {self.top_k} of {self.experts} experts.")
+            raise UsageError(
+                f"A token cannot use {self.top_k} of {self.experts} experts.",
+                "Use at least one expert and at most all, of 4096 or fewer.",
+            )
 
 
 def upcycled(checkpoint: Checkpoint, settings: Upcycle) -> Checkpoint:
     """`checkpoint` in the form of mixtral. Raises UnsupportedError for anything but a dense llama model."""
     if checkpoint.config.get("model_type") != "llama":
-        raise UnsupportedError(f"{checkpoint.name} is not a dense llama model; only such a model can be made sparse.")
+        raise UnsupportedError(
+            f"{checkpoint.name} is not a dense llama model; only such a model can be made sparse.", _AS_IT_IS
+        )
     return replace(
         checkpoint,
         config=_mixtral_config(checkpoint.config, settings),
@@ -71,7 +77,9 @@ def _mixtral_tensors(tensors: Mapping[str, SourceTensor], settings: Upcycle) -> 
         prefix, layer, kind = match[1] + "block_sparse_moe.", int(match[2]), match[3]
         width = tensor.shape[1] if kind == "down" else tensor.shape[0]
         if width % BLOCK:
-            raise UnsupportedError(f"The tensor {name} has a width of {width}, which is not whole blocks of {BLOCK}.")
+            raise UnsupportedError(
+                f"The tensor {name} has a width of {width}, which is not whole blocks of {BLOCK}.", _AS_IT_IS
+            )
         for expert in range(settings.experts):
             order = expert_order(settings.seed, layer, expert, width // BLOCK)
             yield f"{prefix}experts.{expert}.{_MIXTRAL_NAME[kind]}.weight", _reordered(name, tensor, kind, order)

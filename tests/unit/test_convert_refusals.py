@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.base import errors
 from engine.base.errors import (
     CorruptFileError,
     DoesNotFitError,
@@ -208,3 +210,36 @@ def test_the_row_of_a_bad_scale_is_the_tensors_own(tmp_path: Path, tensors: dict
 def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="absent"):
         run(tmp_path / "absent", tmp_path / "dest")
+
+
+# --- every refusal says what to do -----------------------------------------------------------------------------------
+
+FILES = Path(space.__file__).parent
+# whoever opens a checkpoint or a model with these adds a remedy; the catalogue comes with freetoken
+WITHOUT_REMEDY = {"gguf_checkpoint", "gguf_config", "gguf_header", "safetensors_header", "untrusted"} | {
+    "catalogue", "ftw", "manifest_reader", "target",
+}  # fmt: skip
+
+
+def refusals(path: Path) -> Iterator[ast.Call]:
+    """Every error of ours that a file makes."""
+    kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, FreetokenError)}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
+            yield node
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FILES.glob("*.py") if path.stem not in WITHOUT_REMEDY))
+def test_every_refusal_of_a_conversion_has_a_remedy(name: str) -> None:
+    lacking = [ast.unparse(call) for call in refusals(FILES / f"{name}.py") if len(call.args) < 2]
+    assert lacking == []
+
+
+def test_experts_that_differ_are_told_apart_by_shape(tmp_path: Path, tensors: dict) -> None:
+    source = write_folder(tmp_path / "source", {})
+    saved = {name: torch.from_numpy(values) for name, values in tensors.items()}
+    name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
+    saved[name] = saved[name].half()
+    save_file(saved, source / "model.safetensors")
+    said = r"differs.*gate_up f32 96 x 64, down f16 64 x 96; .*, down f32 64 x 96\. Use"
+    refuse(tmp_path, source, UnsupportedError, said)
