@@ -4,7 +4,7 @@
 //   kHalves             2 where each sixteen weights have a scale of their own, else 1
 //   kLargestCode        bounds how many products 16 bits can sum; codes above 127 are multiplied as 16-bit values
 //   kMinimum, kZeros    whether there is a minimum or a stored zero point
-//   open_group(header)  what the blocks of a group share
+//   open_group(header, group)  notes what the blocks of a group share
 //   Codes(p)(line, part)  the block's codes as unsigned bytes: dword r holds those of four k of row r
 //   correction(x, half)   where the sum starts: -Z * sum(q)
 //   factor(group, scales, half)  the scales of sixteen rows
@@ -28,7 +28,7 @@ struct NibbleFormat {
     static constexpr bool kZeros = false;
 
     struct Group {};
-    static Group open_group(const uint8_t*) { return {}; }
+    static void open_group(const uint8_t*, Group&) {}
 
     struct Codes {
         const uint8_t* p;
@@ -106,9 +106,19 @@ struct Nvfp4 : NibbleFormat {
     static __m256i correction(const QuantBlock& x, int half) {
         return broadcast32(half == 0 ? &x.minus_12_first : &x.minus_12_second);
     }
-    static Rows factor(const Group&, const uint8_t* scales, int half) {
-        const __m256i words = e4m3_as_halves(load256(scales), half);
-        return {_mm256_cvtph_ps(_mm256_castsi256_si128(words)), _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1))};
+    // The scales of two blocks as binary16 in memory, from which one instruction makes f32.
+    struct Group {
+        const uint8_t* header;
+        alignas(32) uint8_t scales[2][kScaleLine];
+    };
+    static void open_group(const uint8_t* header, Group& group) {
+        group.header = header;
+        for (int half = 0; half < 2; ++half)
+            for (int at = 0; at < kScaleLine; at += 32)
+                store256(group.scales[half] + at, e4m3_as_halves(load256(header + at), half));
+    }
+    static Rows factor(const Group& group, const uint8_t* scales, int half) {
+        return halves(group.scales[half] + (scales - group.header));
     }
 };
 
@@ -129,7 +139,9 @@ struct Int4_128z : NibbleFormat {
     struct Group {
         Rows factor, zero;
     };
-    static Group open_group(const uint8_t* header) { return {halves(header), floats(widened_bytes(header + 32))}; }
+    static void open_group(const uint8_t* header, Group& group) {
+        group = {halves(header), floats(widened_bytes(header + 32))};
+    }
     static Rows factor(const Group& group, const uint8_t*, int) { return group.factor; }
     static Rows zero(const Group& group, const uint8_t*) { return group.zero; }
 };
@@ -141,9 +153,9 @@ struct Q4K : NibbleFormat {
     struct Group {
         Rows d, minus_dmin;
     };
-    static Group open_group(const uint8_t* header) {
+    static void open_group(const uint8_t* header, Group& group) {
         const Line line = load_line(header);
-        return {lower_halves(line), negate(upper_halves(line))};
+        group = {lower_halves(line), negate(upper_halves(line))};
     }
     static Rows factor(const Group& group, const uint8_t* scales, int) {
         return group.d * floats(bytes_of_pairs<0, 0>(scales));
@@ -175,9 +187,9 @@ struct Q6K : NibbleFormat {
     struct Group {
         Rows d;
     };
-    static Group open_group(const uint8_t* header) {
+    static void open_group(const uint8_t* header, Group& group) {
         const __m256 unit = _mm256_set1_ps(0x1p-24f);
-        return {lower_halves(load_line(header)) * Rows{unit, unit}};
+        group = {lower_halves(load_line(header)) * Rows{unit, unit}};
     }
     struct Codes {
         const uint8_t* p;

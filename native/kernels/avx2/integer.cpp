@@ -154,9 +154,9 @@ struct IntegerKernel {
     template <int T, Fetch F>
     static void run_tile(const TileJob& job) {
         Rows acc[T] = {}, first[T] = {}, second[T] = {};
-        typename Format::Group group{};
+        typename Format::Group group;
         walk_blocks<kCodec, F>(
-            job, [&](const uint8_t* header) { group = Format::open_group(header); },
+            job, [&](const uint8_t* header) { Format::open_group(header, group); },
             [&](const uint8_t* scales, const uint8_t* codes, int b) {
                 // A format with upper lines meets them before others, and the hardware loses the stream: show it the
                 // next block's lines in order.

@@ -89,9 +89,10 @@ static inline Line upper_words(Line dwords) {
 }
 // Sixteen bytes as dwords.
 static inline Line widened_bytes(const uint8_t* p) {
-    const __m128i bytes = load128(p);
-    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))};
+    const auto eight = [](const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); };
+    return {_mm256_cvtepu8_epi32(eight(p)), _mm256_cvtepu8_epi32(eight(p + 8))};
 }
+
 // Of sixteen pairs of bytes the first (0) or the second (1) of each, as byte `position` of a dword.
 template <int kByte, int kPosition>
 static inline Line bytes_of_pairs(const uint8_t* p) {

@@ -20,8 +20,7 @@ Rows block_scales(const uint8_t* p) {
 [[gnu::always_inline]] static inline void widen_line(const uint8_t* codes, uint8_t* columns) {
 #pragma GCC unroll 4
     for (int s = 0; s < kFloatColumns; ++s)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(columns + s * kColumnBytes),
-                           e4m3_as_halves(load256(codes + 32 * (s % 2)), s / 2));
+        store256(columns + s * kColumnBytes, e4m3_as_halves(load256(codes + 32 * (s % 2)), s / 2));
 }
 
 template <Fetch F>
@@ -61,6 +60,8 @@ struct ScaledKernel {
             const uint8_t* const x[1] = {job.x[0] + static_cast<size_t>(k) * sizeof(float)};
             if (k + 2 * kStrip <= cols) {
                 const uint8_t* next_codes = codes(k + kStrip);
+                // Its header is wanted later, but the hardware's stream of lines likes it in order.
+                if ((k + kStrip) % kHeaderColumns == 0) __builtin_prefetch(header(k + kStrip));
 #pragma GCC unroll 8
                 for (int i = 0; i < kStrip; i += kFloatColumns) {
                     widen_line(next_codes + i * kTileRows, next + i * kColumnBytes);

@@ -14,6 +14,10 @@ static inline __m128i load128(const void* p) {
     return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
 
+static inline void store256(void* p, __m256i v) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), v);
+}
+
 static inline __m256i broadcast32(const void* p) {
     return _mm256_set1_epi32(*static_cast<const __attribute__((may_alias, aligned(1))) int32_t*>(p));
 }

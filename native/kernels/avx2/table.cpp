@@ -64,12 +64,11 @@ void quantise_block(const float* x, PairedBlock* out) {
     // q = 256 hi + lo with lo signed: hi is (q + 128) >> 8, lo the low byte.
     const auto hi = [](__m256i w) { return _mm256_srai_epi16(_mm256_add_epi16(w, _mm256_set1_epi16(128)), 8); };
     const auto lo = [](__m256i w) { return _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8); };
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->block.hi), bytes_of(hi(words[0]), hi(words[1])));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->block.lo), bytes_of(lo(words[0]), lo(words[1])));
+    store256(out->block.hi, bytes_of(hi(words[0]), hi(words[1])));
+    store256(out->block.lo, bytes_of(lo(words[0]), lo(words[1])));
     const __m256i swap =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-    for (int i = 0; i < 2; ++i)
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->pairs + 16 * i), _mm256_shuffle_epi8(words[i], swap));
+    for (int i = 0; i < 2; ++i) store256(out->pairs + 16 * i, _mm256_shuffle_epi8(words[i], swap));
 }
 
 void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* out) {
@@ -131,7 +130,7 @@ uint64_t read(const uint8_t* data, size_t bytes) {
     uint64_t all = 0;
     for (const __m256i d : digest) {
         uint64_t words[4];
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), d);
+        store256(words, d);
         all ^= words[0] ^ words[1] ^ words[2] ^ words[3];
     }
     return all;
