@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from huggingface_hub import constants
 
 from engine.files.store import Store
 from tests.cli.harness import FakeFront, Home
@@ -26,9 +27,13 @@ def hub(checkpoint: Path) -> Iterator[HubServer]:
 
 
 @pytest.fixture
-def online(home: Home, hub: HubServer) -> Home:
-    """A home whose Hub is the one on loopback."""
-    home.environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home.folder / "hf")}
+def online(home: Home, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home whose Hub is the one on loopback, for processes and for this one."""
+    folder = home.folder / "hf"
+    home.environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder)}
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
     return home
 
 
@@ -45,7 +50,7 @@ def test_a_repository_is_pulled_after_its_cost_is_stated(online: Home, hub: HubS
     assert " to fetch, " in first
     assert first.endswith("fits in memory.")
     assert second == "Fetching and converting tiny-mixtral"
-    origin = json.loads(online.run("show", "tiny-mixtral", "--json").stdout)["origin"]
+    origin = json.loads(online.run_here("show", "tiny-mixtral", "--json").stdout)["origin"]
     assert origin == {"source": REPO, "revision": hub.refs[REPO]["main"], "licence": None}
     again = online.run("pull", REPO)
     assert again.stderr == "tiny-mixtral is in the store already.\n"
@@ -53,30 +58,30 @@ def test_a_repository_is_pulled_after_its_cost_is_stated(online: Home, hub: HubS
 
 
 def test_a_dry_run_tells_exact_sizes_and_keeps_nothing(online: Home, hub: HubServer) -> None:
-    dry = json.loads(online.run("pull", REPO, "--dry-run", "--json").stdout)
+    dry = json.loads(online.run_here("pull", REPO, "--dry-run", "--json").stdout)
     assert not online.paths.store.exists()
     assert not _weights_fetched(hub)
     (weights,) = [content for name, content in hub.repos[REPO][hub.refs[REPO]["main"]].items() if name == WEIGHTS]
     assert (dry["fetch"], dry["fits"], dry["short"], dry["present"]) == (len(weights), True, 0, False)
     assert dry["source"] == f"{REPO} at main (Hugging Face Hub)"
-    online.run("pull", REPO)
+    online.run_here("pull", REPO)
     assert _weights_fetched(hub), "or the check above cannot fail"
-    shown = json.loads(online.run("show", "tiny-mixtral", "--json").stdout)
+    shown = json.loads(online.run_here("show", "tiny-mixtral", "--json").stdout)
     assert dry["disk"] == shown["dense_bytes"] + shown["expert_bytes"]
 
 
 def test_an_estimate_of_what_is_not_here_is_that_of_what_will_be(
     online: Home, hub: HubServer, checkpoint: Path
 ) -> None:
-    ahead = json.loads(online.run("run", REPO, "--estimate", "--json", "--kv", "1k").stdout)
-    local = json.loads(online.run("run", str(checkpoint), "--estimate", "--json", "--kv", "1k").stdout)
+    ahead = json.loads(online.run_here("run", REPO, "--estimate", "--json", "--kv", "1k").stdout)
+    local = json.loads(online.run_here("run", str(checkpoint), "--estimate", "--json", "--kv", "1k").stdout)
     assert not online.paths.store.exists()
     assert not _weights_fetched(hub)
     assert ahead["fetch"] == (checkpoint / WEIGHTS).stat().st_size
     assert local["fetch"] == 0
-    assert "not here yet" in online.run("run", REPO, "--estimate").stdout
-    online.run("pull", REPO)
-    here = json.loads(online.run("run", "tiny-mixtral", "--estimate", "--json", "--kv", "1k").stdout)
+    assert "not here yet" in online.run_here("run", REPO, "--estimate").stdout
+    online.run_here("pull", REPO)
+    here = json.loads(online.run_here("run", "tiny-mixtral", "--estimate", "--json", "--kv", "1k").stdout)
     for name in ("model", "weights", "kv_bytes", "token_bytes", "private", "context"):
         assert ahead[name] == here[name] == local[name]
     assert (here["fetch"], here["disk"]) == (0, 0)
@@ -85,20 +90,20 @@ def test_an_estimate_of_what_is_not_here_is_that_of_what_will_be(
 
 def test_experts_in_another_codec_are_forecast_pulled_and_told(online: Home, hub: HubServer) -> None:
     codec = ("--expert-codec", "q8_0")
-    dry = json.loads(online.run("pull", REPO, *codec, "--dry-run", "--json").stdout)
-    done = online.run("pull", REPO, *codec, "--json")
+    dry = json.loads(online.run_here("pull", REPO, *codec, "--dry-run", "--json").stdout)
+    done = online.run_here("pull", REPO, *codec, "--json")
     pulled = json.loads(done.stdout)
     requantised = pulled["requantised"]
     assert (pulled["present"], pulled["left_out"], requantised["codec"]) == (False, {}, "q8_0")
     assert done.stderr.splitlines()[-1].startswith("24 expert tensors are in q8_0 now")
     assert f"relative error (rms) of {requantised['error']:.2%}" in done.stderr
-    shown = json.loads(online.run("show", "tiny-mixtral", "--json").stdout)
+    shown = json.loads(online.run_here("show", "tiny-mixtral", "--json").stdout)
     assert dry["disk"] == shown["dense_bytes"] + shown["expert_bytes"]
-    again = online.run("pull", REPO, *codec, "--json")
+    again = online.run_here("pull", REPO, *codec, "--json")
     assert json.loads(again.stdout)["requantised"] is None
     assert again.stderr == "tiny-mixtral is in the store already.\n"
     for args in (["pull", REPO], ["run", REPO, "hello"], ["pull", REPO, "--expert-codec", "mxfp4", "--dry-run"]):
-        other = online.run(*args)
+        other = online.run_here(*args)
         assert other.returncode == 2
         assert "Use it as it is by its name, tiny-mixtral" in other.stderr
 
@@ -108,29 +113,29 @@ def test_a_family_that_does_not_run_is_refused_before_its_weights(online: Home, 
     config = json.loads(files["config.json"]) | {"model_type": "mixtrall"}
     hub.add("some-owner/Strange", {**files, "config.json": json.dumps(config).encode()})
     for args in (["pull", "some-owner/Strange"], ["pull", "some-owner/Strange", "--dry-run"]):
-        refused = online.run(*args)
+        refused = online.run_here(*args)
         assert refused.returncode == 1
         assert "mixtrall" in refused.stderr
     assert not hub.asked(f"Strange/resolve/{hub.refs['some-owner/Strange']['main']}/{WEIGHTS}")
-    by_name = online.run("pull", "glm-5.2")
+    by_name = online.run_here("pull", "glm-5.2")
     assert (by_name.returncode, "glm_moe_dsa" in by_name.stderr) == (1, True)
     assert not hub.asked("GLM-5.2")
-    assert online.run("list", "-q").stdout == ""
+    assert online.run_here("list", "-q").stdout == ""
 
 
 def test_run_of_a_name_that_is_not_here_pulls_it(online: Home, hub: HubServer, front: FakeFront) -> None:
     hub.add("Qwen/Qwen3-0.6B", hub.repos[REPO][hub.refs[REPO]["main"]])
-    done = online.run("run", "qwen3-0.6b", "two words")
+    done = online.run_here("run", "qwen3-0.6b", "two words")
     assert (done.returncode, done.stdout) == (0, "TWO WORDS \n"), done.stderr
     assert done.stderr.splitlines()[0].endswith("Licence: Apache-2.0.")
-    shown = online.run("show", "qwen3-0.6b").stdout
+    shown = online.run_here("show", "qwen3-0.6b").stdout
     assert "licence     Apache-2.0" in shown
-    again = online.run("run", "qwen3-0.6b", "two words")
+    again = online.run_here("run", "qwen3-0.6b", "two words")
     assert "to fetch" not in again.stderr
-    by_id = online.run("run", REPO, "three words")
+    by_id = online.run_here("run", REPO, "three words")
     assert (by_id.returncode, by_id.stdout) == (0, "THREE WORDS \n"), by_id.stderr
-    assert online.run("list", "-q").stdout == "qwen3-0.6b\ntiny-mixtral\n"
-    assert "to fetch" not in online.run("run", REPO, "once more").stderr
+    assert online.run_here("list", "-q").stdout == "qwen3-0.6b\ntiny-mixtral\n"
+    assert "to fetch" not in online.run_here("run", REPO, "once more").stderr
 
 
 @pytest.mark.parametrize(("answer", "pulled"), [("y", True), ("n", False), ("", False)])
@@ -151,7 +156,7 @@ def test_a_person_is_asked_before_much_is_fetched(online: Home, front: FakeFront
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == (0 if pulled else 2)
-    assert online.run("list", "-q").stdout == ("tiny-mixtral\n" if pulled else "")
+    assert online.run_here("list", "-q").stdout == ("tiny-mixtral\n" if pulled else "")
     assert not (online.paths.store / ".downloads/tiny-mixtral").exists()
 
 
@@ -176,14 +181,14 @@ def test_what_is_asked_of_a_terminal_is_agreed_by_yes(online: Home, front: FakeF
 def test_an_interrupted_pull_is_listed_goes_on_and_can_be_removed(online: Home, hub: HubServer) -> None:
     last = len(hub.repos[REPO][hub.refs[REPO]["main"]][WEIGHTS]) - 1
     hub.faults = [Fault(WEIGHTS, times=100, flip=last)]
-    failed = online.run("pull", REPO)
+    failed = online.run_here("pull", REPO)
     assert failed.returncode == 1
     assert "arrived damaged" in failed.stderr
-    assert "(partial)" in online.run("list").stdout
-    assert online.run("rm", "tiny-mixtral", "--yes").returncode == 0
-    assert online.run("list", "-q").stdout == ""
+    assert "(partial)" in online.run_here("list").stdout
+    assert online.run_here("rm", "tiny-mixtral", "--yes").returncode == 0
+    assert online.run_here("list", "-q").stdout == ""
     hub.faults = []
-    assert online.run("pull", REPO).returncode == 0
+    assert online.run_here("pull", REPO).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -202,7 +207,7 @@ def test_an_interrupted_pull_is_listed_goes_on_and_can_be_removed(online: Home, 
     ],
 )
 def test_what_cannot_be_pulled_says_why(online: Home, args: list[str], code: int, words: str) -> None:
-    done = online.run(*args)
+    done = online.run_here(*args)
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert done.stdout == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,8 +52,10 @@ def files(checkpoint: Path) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits between tries are of no interest here."""
+    """Waits between tries, and for the disk, are of no interest here; processes that are killed have both."""
     monkeypatch.setattr(patience, "pause", lambda seconds, stop: stop.is_set())
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)
 
 
 @pytest.fixture(scope="session")

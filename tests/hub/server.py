@@ -92,6 +92,7 @@ class HubServer:
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.bytes_a_second: float = 0.0
+        self.sent = 0  # bytes of answers
         self.lock = threading.Lock()
         self._server: _Server | None = None
         self._port = 0
@@ -126,7 +127,7 @@ class HubServer:
 
         self._server = _Server(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True).start()
 
     def stop(self) -> None:
         """Goes away; `start` comes back at the same port."""
@@ -174,6 +175,7 @@ def git_sha1(content: bytes) -> str:
 class _Handler(BaseHTTPRequestHandler):
     server_of: HubServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body that follows its head would wait for an answer that waits for it
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on stderr."""
@@ -264,6 +266,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             for block in self._paced(body, fault):
                 self.wfile.write(block)
+                with self.server_of.lock:
+                    self.server_of.sent += len(block)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 

@@ -6,19 +6,17 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.files.convert import convert
 from engine.files.store import Store
+from tests.cli.harness import PROGRAM, ROOT, wait_for
 from tests.hub.pulling import REPO, by_layer, contents
 from tests.hub.server import Fault, HubServer
-
-PROGRAM = (sys.executable, "-P", "-m", "freetoken_cli")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -59,17 +57,30 @@ def pull_whole(home: Path, hub: HubServer) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def pull_undisturbed(home: Path, hub: HubServer) -> tuple[dict[str, bytes], float]:
-    """The model, and the seconds that it takes when nothing disturbs it."""
-    start = time.monotonic()
-    code, out, err = pull_whole(home, hub)
-    assert (code, out) == (0, "tiny-moe\n"), err
-    return contents(home / "models" / "tiny-moe"), time.monotonic() - start
+@pytest.fixture
+def expected(tmp_path: Path) -> dict[str, bytes]:
+    """What the same files give that lie in a folder."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, content in by_layer().items():
+        (source / name).write_bytes(content)
+    convert(source, tmp_path / "expected", write_tokenizer=lambda metadata, folder: None)
+    return contents(tmp_path / "expected")
 
 
-def survives_kills(tmp_path: Path, hub: HubServer, kills: int, seed: int) -> None:
-    hub.bytes_a_second = 2_000_000
-    expected, seconds = pull_undisturbed(tmp_path / "undisturbed", hub)
+def kill_after(process: subprocess.Popen[str], hub: HubServer, count: int, numbers: random.Random) -> bool:
+    """Kills a pull shortly after the Hub has sent it so many bytes; whether it was not done by then."""
+    limit = hub.sent + count
+    while hub.sent < limit and process.poll() is None:
+        time.sleep(0.002)
+    time.sleep(numbers.uniform(0.0, 0.05))
+    process.kill()
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+def survives_kills(tmp_path: Path, hub: HubServer, expected: dict[str, bytes], kills: int, seed: int) -> None:
+    hub.bytes_a_second = 4_000_000
     numbers = random.Random(seed)
     home = tmp_path / "killed"
     done = 0
@@ -77,30 +88,26 @@ def survives_kills(tmp_path: Path, hub: HubServer, kills: int, seed: int) -> Non
         if (home / "models" / "tiny-moe").exists():  # it was faster than the kills: begin another one
             assert contents(home / "models" / "tiny-moe") == expected
             home = tmp_path / f"killed-{done}"
-        with start_pull(home, hub) as process:
-            time.sleep(numbers.uniform(0.3, max(0.6, seconds * 0.8)))
-            process.send_signal(signal.SIGKILL)
-        done += process.returncode == -signal.SIGKILL
-    code, _, err = pull_whole(home, hub)
-    assert code == 0, err
+        done += kill_after(start_pull(home, hub), hub, numbers.randrange(3_000_000), numbers)
+    code, out, err = pull_whole(home, hub)
+    assert (code, out) == (0, "tiny-moe\n"), err
     assert contents(home / "models" / "tiny-moe") == expected
     assert not Store(home / "models").downloads("tiny-moe").exists()
     assert [entry.state for entry in Store(home / "models").entries()] == ["ready"]
     assert not (home / "huggingface").exists()
 
 
-def test_three_kills(tmp_path: Path, hub: HubServer) -> None:
-    survives_kills(tmp_path, hub, kills=3, seed=3)
+def test_three_kills(tmp_path: Path, hub: HubServer, expected: dict[str, bytes]) -> None:
+    survives_kills(tmp_path, hub, expected, kills=3, seed=3)
 
 
 @pytest.mark.long
-def test_twenty_kills(tmp_path: Path, hub: HubServer) -> None:
-    survives_kills(tmp_path, hub, kills=20, seed=20)
+def test_twenty_kills(tmp_path: Path, hub: HubServer, expected: dict[str, bytes]) -> None:
+    survives_kills(tmp_path, hub, expected, kills=20, seed=20)
 
 
 @pytest.mark.long
-def test_twenty_kills_on_a_bad_line(tmp_path: Path, hub: HubServer) -> None:
-    expected, _ = pull_undisturbed(tmp_path / "undisturbed", hub)
+def test_twenty_kills_on_a_bad_line(tmp_path: Path, hub: HubServer, expected: dict[str, bytes]) -> None:
     numbers = random.Random(7)
     hub.bytes_a_second = 2_000_000
     for _ in range(20):
@@ -110,9 +117,7 @@ def test_twenty_kills_on_a_bad_line(tmp_path: Path, hub: HubServer) -> None:
             Fault("/storage/", ignore_range=True),
             Fault("/resolve/", status=503),
         ]
-        with start_pull(tmp_path / "killed", hub) as process:
-            time.sleep(numbers.uniform(0.3, 1.5))
-            process.kill()
+        kill_after(start_pull(tmp_path / "killed", hub), hub, numbers.randrange(1_000_000), numbers)
     hub.faults.clear()
     code, _, err = pull_whole(tmp_path / "killed", hub)
     assert code == 0, err
@@ -120,12 +125,11 @@ def test_twenty_kills_on_a_bad_line(tmp_path: Path, hub: HubServer) -> None:
 
 
 def test_two_processes_pull_at_once(tmp_path: Path, hub: HubServer) -> None:
-    hub.bytes_a_second = 1_000_000
+    hub.bytes_a_second = 50_000  # so that the first is at it as long as the second takes
     with start_pull(tmp_path, hub) as first:
-        lock = Store(tmp_path / "models").downloads("tiny-moe")
-        while not lock.exists():
-            time.sleep(0.01)
+        wait_for(Store(tmp_path / "models").downloads("tiny-moe").exists)
         code, _, err = pull_whole(tmp_path, hub)
+        hub.bytes_a_second = 0
         assert code == 1
         assert "Another process is downloading into" in err
         assert first.wait(timeout=120) == 0
@@ -133,12 +137,12 @@ def test_two_processes_pull_at_once(tmp_path: Path, hub: HubServer) -> None:
 
 
 def test_a_hub_that_dies_while_it_is_asked(tmp_path: Path, hub: HubServer) -> None:
-    hub.bytes_a_second = 1_000_000
+    hub.bytes_a_second = 500_000
     with start_pull(tmp_path, hub) as process:
-        while not hub.asked("model-00002-of-00006"):
-            time.sleep(0.01)
+        wait_for(lambda: hub.asked("model-00002-of-00006"))
         hub.stop()
-        time.sleep(1.0)
+        time.sleep(0.3)
+        hub.bytes_a_second = 0
         hub.start()
         _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
