@@ -2,7 +2,7 @@
 // of its keys and values; what a row computes does not depend on the rows beside it.
 #pragma once
 
-#include "ops/lanes.h"
+#include "core/lanes.h"
 #include "ops/ops.h"
 #include "ops/rows.h"
 

@@ -1,7 +1,7 @@
 // The router: which experts a token goes to, and with what weights.
 #pragma once
 
-#include "ops/lanes.h"
+#include "core/lanes.h"
 #include "ops/ops.h"
 
 namespace freetoken {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "ops/lanes.h"
+#include "core/lanes.h"
 
 namespace freetoken {
 namespace {

@@ -29,34 +29,9 @@ static inline __m256 negate(__m256 x) {
     return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f));
 }
 
-static inline __m256 select_nan(__m256 x, __m256 if_number, __m256 if_nan) {
-    return _mm256_blendv_ps(if_number, if_nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-}
-
 static inline __m256 canonical(__m256 x) {
-    return select_nan(x, x, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(kCanonicalNan))));
-}
-
-// Eight lanes of freetoken::exp.
-static inline __m256 exp(__m256 x) {
-    // minps and maxps return the second operand when either is NaN, so the constant goes first.
-    __m256 clamped = _mm256_min_ps(_mm256_set1_ps(88.0f), x);
-    clamped = _mm256_max_ps(_mm256_set1_ps(-87.0f), clamped);
-    const __m256 shifted = _mm256_fmadd_ps(clamped, _mm256_set1_ps(1.44269504f), _mm256_set1_ps(kRoundMagic));
-    const __m256 n = _mm256_sub_ps(shifted, _mm256_set1_ps(kRoundMagic));
-    __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-0.693145752f), clamped);
-    r = _mm256_fmadd_ps(n, _mm256_set1_ps(-1.42860677e-6f), r);
-    __m256 p = _mm256_set1_ps(1.98756915e-4f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.39819995e-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(8.33345205e-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(4.16657962e-2f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.66666657e-1f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    const __m256i power = _mm256_slli_epi32(
-        _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(static_cast<int>(kRoundMagicBits))), 23);
-    return select_nan(x, _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power)), x);
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(kCanonicalNan)));
+    return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
 // Of words the lower (0) or the upper (1) bytes, e4m3 each, as binary16 of 2^-8 of their values: sign, exponent and

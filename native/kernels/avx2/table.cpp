@@ -1,8 +1,9 @@
-// AVX2 with FMA and F16C: packing of activations, gated units, the bandwidth yardstick, and the table.
+// AVX2 with FMA and F16C: packing of activations, the bandwidth yardstick, and the table.
 #include <cstring>
 
 #include "kernels/avx2/avx2.h"
 #include "kernels/avx2/simd.h"
+#include "kernels/glu.h"
 #include "kernels/tables.h"
 
 namespace freetoken::avx2 {
@@ -87,41 +88,6 @@ void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* ou
     quantise_block(padded, blocks + whole);
 }
 
-__m256 glu_lanes(const Glu& glu, __m256 gate, __m256 up) {
-    const __m256 one = _mm256_set1_ps(1.0f);
-    if (glu.kind == GluKind::silu)
-        return canonical(_mm256_mul_ps(_mm256_div_ps(gate, _mm256_add_ps(one, exp(negate(gate)))), up));
-    const __m256 limit = _mm256_set1_ps(glu.limit);
-    const __m256 g = _mm256_min_ps(limit, gate);
-    const __m256 u = _mm256_max_ps(negate(limit), _mm256_min_ps(limit, up));
-    const __m256 denominator = _mm256_add_ps(one, exp(negate(_mm256_mul_ps(_mm256_set1_ps(glu.alpha), g))));
-    return canonical(_mm256_mul_ps(_mm256_add_ps(u, one), _mm256_div_ps(g, denominator)));
-}
-
-__m256i first_lanes(int count) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-void glu_rows(const Glu& glu, const float* gate, const float* up, int n, float* h) {
-    for (int i = 0; i < n; i += 8) {
-        const __m256i mask = first_lanes(n - i);
-        _mm256_maskstore_ps(h + i, mask,
-                            glu_lanes(glu, _mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask)));
-    }
-}
-
-void glu_tiles(const Glu& glu, const float* gate_up, const float* gate_bias, const float* up_bias, int n, float* h) {
-    for (int i = 0; i < n; i += 8) {
-        const __m256i mask = first_lanes(n - i);
-        const float* pair = gate_up + i / kTileRows * 2 * kTileRows + i % kTileRows;
-        __m256 gate = _mm256_maskload_ps(pair, mask);
-        __m256 up = _mm256_maskload_ps(pair + kTileRows, mask);
-        if (gate_bias != nullptr) gate = _mm256_add_ps(gate, _mm256_maskload_ps(gate_bias + i, mask));
-        if (up_bias != nullptr) up = _mm256_add_ps(up, _mm256_maskload_ps(up_bias + i, mask));
-        _mm256_maskstore_ps(h + i, mask, glu_lanes(glu, gate, up));
-    }
-}
-
 uint64_t read(const uint8_t* data, size_t bytes) {
     __m256i digest[8] = {};
     for (size_t i = 0; i < bytes; i += 256)
@@ -153,6 +119,6 @@ void gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations
 namespace freetoken {
 
 const Kernels kAvx2Kernels = {
-    "avx2", avx2::activation_bytes, avx2::pack_activations, avx2::gemm, avx2::glu_rows, avx2::glu_tiles, avx2::read};
+    "avx2", avx2::activation_bytes, avx2::pack_activations, avx2::gemm, glu_rows, glu_tiles, avx2::read};
 
 }  // namespace freetoken

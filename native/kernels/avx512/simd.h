@@ -54,29 +54,6 @@ static inline __m512 upper_e4m3(__m256i words) {
     return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(words, 1), mask));
 }
 
-// Sixteen lanes of freetoken::exp.
-static inline __m512 exp(__m512 x) {
-    // minps and maxps return the second operand when either is NaN, so the constant goes first.
-    __m512 clamped = _mm512_min_ps(_mm512_set1_ps(88.0f), x);
-    clamped = _mm512_max_ps(_mm512_set1_ps(-87.0f), clamped);
-    const __m512 shifted = _mm512_fmadd_ps(clamped, _mm512_set1_ps(1.44269504f), _mm512_set1_ps(kRoundMagic));
-    const __m512 n = _mm512_sub_ps(shifted, _mm512_set1_ps(kRoundMagic));
-    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693145752f), clamped);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-1.42860677e-6f), r);
-    __m512 p = _mm512_set1_ps(1.98756915e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.39819995e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.33345205e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.16657962e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.66666657e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    const __m512i power = _mm512_slli_epi32(
-        _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(static_cast<int>(kRoundMagicBits))), 23);
-    const __m512 e = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), power));
-    return _mm512_mask_mov_ps(e, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
-}
-
 // Which lanes hold rows that exist.
 static inline __mmask16 lane_mask(int count) {
     return static_cast<__mmask16>((1u << count) - 1u);

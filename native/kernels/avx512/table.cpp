@@ -4,6 +4,7 @@
 #include "kernels/activations.h"
 #include "kernels/avx512/avx512.h"
 #include "kernels/avx512/simd.h"
+#include "kernels/glu.h"
 #include "kernels/tables.h"
 
 namespace freetoken::avx512 {
@@ -74,38 +75,6 @@ void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* ou
     }
 }
 
-__m512 glu_lanes(const Glu& glu, __m512 gate, __m512 up) {
-    const __m512 one = _mm512_set1_ps(1.0f);
-    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
-    const auto negate = [&](__m512 v) { return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(v), sign)); };
-    if (glu.kind == GluKind::silu)
-        return canonical(_mm512_mul_ps(_mm512_div_ps(gate, _mm512_add_ps(one, exp(negate(gate)))), up));
-    const __m512 limit = _mm512_set1_ps(glu.limit);
-    const __m512 g = _mm512_min_ps(limit, gate);
-    const __m512 u = _mm512_max_ps(negate(limit), _mm512_min_ps(limit, up));
-    const __m512 denominator = _mm512_add_ps(one, exp(negate(_mm512_mul_ps(_mm512_set1_ps(glu.alpha), g))));
-    return canonical(_mm512_mul_ps(_mm512_add_ps(u, one), _mm512_div_ps(g, denominator)));
-}
-
-void glu_rows(const Glu& glu, const float* gate, const float* up, int n, float* h) {
-    for (int i = 0; i < n; i += 16) {
-        const __mmask16 mask = lane_mask(n - i < 16 ? n - i : 16);
-        const __m512 value = glu_lanes(glu, _mm512_maskz_loadu_ps(mask, gate + i), _mm512_maskz_loadu_ps(mask, up + i));
-        _mm512_mask_storeu_ps(h + i, mask, value);
-    }
-}
-
-void glu_tiles(const Glu& glu, const float* gate_up, const float* gate_bias, const float* up_bias, int n, float* h) {
-    for (int i = 0; i < n; i += 16) {
-        const __mmask16 mask = lane_mask(n - i < 16 ? n - i : 16);
-        __m512 gate = _mm512_maskz_loadu_ps(mask, gate_up + 2 * i);
-        __m512 up = _mm512_maskz_loadu_ps(mask, gate_up + 2 * i + 16);
-        if (gate_bias != nullptr) gate = _mm512_add_ps(gate, _mm512_maskz_loadu_ps(mask, gate_bias + i));
-        if (up_bias != nullptr) up = _mm512_add_ps(up, _mm512_maskz_loadu_ps(mask, up_bias + i));
-        _mm512_mask_storeu_ps(h + i, mask, glu_lanes(glu, gate, up));
-    }
-}
-
 uint64_t read(const uint8_t* data, size_t bytes) {
     __m512i digest[4] = {};
     for (size_t i = 0; i < bytes; i += 256)
@@ -134,8 +103,7 @@ void gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations
 
 namespace freetoken {
 
-const Kernels kAvx512Kernels = {"avx512",     avx512::activation_bytes, avx512::pack_activations,
-                                avx512::gemm, avx512::glu_rows,         avx512::glu_tiles,
-                                avx512::read};
+const Kernels kAvx512Kernels = {
+    "avx512", avx512::activation_bytes, avx512::pack_activations, avx512::gemm, glu_rows, glu_tiles, avx512::read};
 
 }  // namespace freetoken

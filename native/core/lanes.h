@@ -1,5 +1,5 @@
-// Sixteen f32 values side by side: what the operations are written in. The same source is compiled once for every
-// instruction set; the bits do not depend on which, since every function here is one IEEE operation a lane.
+// Sixteen f32 values side by side: what operations and gated units are written in. The same source is compiled once for
+// every instruction set; the bits do not depend on which, since every function here is one IEEE operation a lane.
 //
 // Internal linkage throughout, for the reason given in core/numerics.h.
 #pragma once
@@ -228,6 +228,10 @@ inline float sum(Lanes a) {
 }
 
 #endif
+
+inline Lanes operator-(Lanes a) {
+    return broadcast(-0.0f) - a;
+}
 
 inline Lanes canonical(Lanes a) {
     return number_or(a, broadcast(float_of(kCanonicalNan)));
