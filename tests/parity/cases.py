@@ -98,6 +98,11 @@ ODD_LATENT = {
 }
 GROUPS = {"n_group": 4, "topk_group": 2}
 DEEPSEEK_YARN = rope("yarn", factor=8.0, original_max_position_embeddings=64, mscale=0.7, mscale_all_dim=1.0)
+KIMI_YARN = rope(
+    "yarn",
+    **{"factor": 64.0, "original_max_position_embeddings": 64, "beta_fast": 1.0, "beta_slow": 1.0},
+    **{"mscale": 1.0, "mscale_all_dim": 1.0},
+)
 QWEN_MOE = {"moe_intermediate_size": 48, "norm_topk_prob": True, "decoder_sparse_step": 1}
 QWEN_MOE_ODD = {"moe_intermediate_size": 28, "norm_topk_prob": False, "decoder_sparse_step": 2}
 GPT_OSS = {"sliding_window": 12, "swiglu_limit": 1.5, "intermediate_size": 48, **GPT_OSS_YARN}
@@ -141,6 +146,11 @@ CASES = (
     ),
     Case("deepseek_v3", "deepseek_v3", {**LATENT, "n_group": 1, "topk_group": 1}),
     Case("deepseek_v3-groups-yarn", "deepseek_v3", {**LATENT, **GROUPS, **DEEPSEEK_YARN}),
+    Case(
+        "deepseek_v3-kimi_k2",
+        "deepseek_v3",
+        {**LATENT, **KIMI_YARN, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827},
+    ),
     Case(
         "deepseek_v3-odd-biased",
         "deepseek_v3",

@@ -66,6 +66,19 @@ def _yarn(**changes: Any) -> Change:
     return _scaled_rope(lambda scaling: replace(scaling, **changes) if isinstance(scaling, YarnScaling) else scaling)
 
 
+def _later_ramp(scaling: Any) -> Any:
+    if not isinstance(scaling, YarnScaling):
+        return scaling
+    return replace(scaling, beta_slow=2.0, beta_fast=max(2.0, scaling.beta_fast))
+
+
+def _other_rounding(scaling: Any) -> Any:
+    """Where both ends of the ramp are one, no frequency lies between them, rounded or not."""
+    if not isinstance(scaling, YarnScaling) or scaling.beta_fast == scaling.beta_slow:
+        return scaling
+    return replace(scaling, truncate=not scaling.truncate)
+
+
 def _window(mixer: Attention, by: int) -> Attention:
     return replace(mixer, window=mixer.window + by) if mixer.window else mixer
 
@@ -109,11 +122,9 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "rope scaling dropped": _scaled_rope(lambda _scaling: None),
     "yarn magnitude": _yarn(magnitude=1.0),
     "yarn factor": _yarn(factor=3.0),
-    "yarn ramp": _yarn(beta_slow=2.0),
+    "yarn ramp": _scaled_rope(_later_ramp),
     "yarn context": _yarn(original_context=1024),
-    "yarn rounding": _scaled_rope(
-        lambda scaling: replace(scaling, truncate=not scaling.truncate) if isinstance(scaling, YarnScaling) else scaling
-    ),
+    "yarn rounding": _scaled_rope(_other_rounding),
     "q/k norm": _attention(lambda mixer: replace(mixer, qk_norm="none")),
     "q bias": _attention(lambda mixer: replace(mixer, q_bias=False)),
     "v bias": _attention(lambda mixer: replace(mixer, v_bias=False)),

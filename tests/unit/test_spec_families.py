@@ -19,6 +19,7 @@ from tests.unit.published_configs import (
     DEEPSEEK_V3,
     GPT_OSS_20B,
     GRANITE_MOE,
+    KIMI_K2_THINKING,
     LLAMA_3_2_1B,
     MIXTRAL_8X7B,
     QWEN2_MOE,
@@ -70,6 +71,17 @@ def test_deepseek_v3() -> None:
     assert moe(spec).router == Router(8, "sigmoid", 8, 4, 2, normalize=True, scale=2.5, choice_bias=True)
     assert moe(spec).shared is not None
     assert spec.context_length == 163840
+
+
+def test_kimi_k2_is_a_deepseek_v3_of_other_sizes() -> None:
+    spec = spec_from_config(KIMI_K2_THINKING)
+    assert spec == spec_from_config(KIMI_K2_THINKING | {"model_type": "deepseek_v3"})
+    assert spec.family == "deepseek_v3"
+    attention = spec.layers[0].mixer
+    assert isinstance(attention, LatentAttention)
+    assert attention.rope.scaling == YarnScaling(64.0, 4096, 1.0, 1.0, True, 1.0)
+    assert moe(spec).router == Router(8, "sigmoid", normalize=True, scale=2.827, choice_bias=True)
+    assert (moe(spec).experts.count, spec.moe_layers[0]) == (384, 1)
 
 
 def test_deepseek_v2_lite() -> None:
@@ -259,7 +271,10 @@ def test_a_value_that_cannot_be_is_refused_by_name(change: dict[str, Any], words
     assert words in caught.value.message
 
 
-PUBLISHED = [LLAMA_3_2_1B, QWEN3_30B_A3B, DEEPSEEK_V3, DEEPSEEK_V2_LITE, GPT_OSS_20B, MIXTRAL_8X7B, GRANITE_MOE]
+PUBLISHED = [
+    LLAMA_3_2_1B, QWEN3_30B_A3B, DEEPSEEK_V3, DEEPSEEK_V2_LITE, KIMI_K2_THINKING, GPT_OSS_20B, MIXTRAL_8X7B,
+    GRANITE_MOE,
+]  # fmt: skip
 VALUES = (
     st.none()
     | st.booleans()

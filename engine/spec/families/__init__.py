@@ -23,6 +23,7 @@ __all__ = ["FAMILIES", "Family", "Tensors", "find_family", "layout", "resolve", 
 FAMILIES: Mapping[str, Family] = {
     family.name: family for family in (*DENSE_FAMILIES, *SPARSE_FAMILIES, *DEEPSEEK_FAMILIES)
 }
+_BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}
 HEAD = "lm_head.weight"
 
 
@@ -55,9 +56,9 @@ def find_family(config: Mapping[str, Any]) -> Family:
     model_type = config.get("model_type")
     architectures = config.get("architectures") or []
     if isinstance(model_type, str) and model_type:
-        if model_type not in FAMILIES:
+        if model_type not in _BY_MODEL_TYPE:
             raise _unknown(model_type)
-        return FAMILIES[model_type]
+        return _BY_MODEL_TYPE[model_type]
     for family in FAMILIES.values():
         if family.architecture in architectures:
             return family

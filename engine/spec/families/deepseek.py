@@ -70,6 +70,7 @@ DEEPSEEK_V3 = Family(
     ),
     only={"topk_method": ("noaux_tc",), "scoring_func": ("sigmoid",), "moe_layer_freq": (1,)},
     tested=("f32", "fp8", "int4_32"),
+    also=("kimi_k2",),  # whose own files import this architecture; sizes and scales differ
 )
 
 DEEPSEEK_FAMILIES = (DEEPSEEK_V2, DEEPSEEK_V3)

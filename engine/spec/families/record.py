@@ -138,7 +138,8 @@ class Family:
     """One family.
 
     `only` lists, for fields whose other values would need what is not here, the values that are. `tested` are the
-    codecs of its weights, or of its experts', in which tests/parity compares it with transformers.
+    codecs of its weights, or of its experts', in which tests/parity compares it with transformers. `also` are other
+    values of `model_type` under which the same architecture is published.
     """
 
     name: str
@@ -154,3 +155,4 @@ class Family:
     logit_divisor: Key | float = 1.0
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tested: tuple[str, ...] = ("f32",)
+    also: tuple[str, ...] = ()
