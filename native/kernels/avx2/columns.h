@@ -39,7 +39,7 @@ template <Codec C, int T, int Width, Fetch F>
 #pragma GCC unroll 8
             for (int t = 0; t < T; ++t) {
                 const uint8_t* value = x[t] + offset + static_cast<size_t>(first + s) * sizeof(float);
-                acc[t][s] = fma(column, broadcast_float(value), acc[t][s]);
+                acc[t][s] = fma(column, broadcast(load_float(value)), acc[t][s]);
             }
         }
     }

@@ -17,6 +17,7 @@
 #include "kernels/avx2/rows.h"
 
 namespace freetoken::avx2 {
+namespace {
 
 struct NibbleFormat {
     static constexpr int kLines = 4;
@@ -155,7 +156,7 @@ struct Q4K : NibbleFormat {
     };
     static void open_group(const uint8_t* header, Group& group) {
         const Line line = load_line(header);
-        group = {lower_halves(line), negate(upper_halves(line))};
+        group = {lower_halves(line), -upper_halves(line)};
     }
     static Rows factor(const Group& group, const uint8_t* scales, int) {
         return group.d * floats(bytes_of_pairs<0, 0>(scales));
@@ -188,8 +189,7 @@ struct Q6K : NibbleFormat {
         Rows d;
     };
     static void open_group(const uint8_t* header, Group& group) {
-        const __m256 unit = _mm256_set1_ps(0x1p-24f);
-        group = {lower_halves(load_line(header)) * Rows{unit, unit}};
+        group = {lower_halves(load_line(header)) * broadcast(0x1p-24f)};
     }
     struct Codes {
         const uint8_t* p;
@@ -207,4 +207,5 @@ struct Q6K : NibbleFormat {
     }
 };
 
+}  // namespace
 }  // namespace freetoken::avx2

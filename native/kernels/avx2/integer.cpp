@@ -17,7 +17,7 @@ Line add_products(Line sum, Line codes, __m256i q) {
     const auto add = [&](__m256i sum, __m256i codes) {
         return in_order(_mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, q)));
     };
-    return {add(sum.upper, codes.upper), add(sum.lower, codes.lower)};
+    return {add(sum.lo, codes.lo), add(sum.hi, codes.hi)};
 }
 
 Line add_products(Line sum, const Line (&codes)[2], __m256i q0, __m256i q1) {
@@ -25,7 +25,7 @@ Line add_products(Line sum, const Line (&codes)[2], __m256i q0, __m256i q1) {
         const __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(codes0, q0), _mm256_maddubs_epi16(codes1, q1));
         return in_order(_mm256_add_epi16(sum, both));
     };
-    return {add(sum.upper, codes[0].upper, codes[1].upper), add(sum.lower, codes[0].lower, codes[1].lower)};
+    return {add(sum.lo, codes[0].lo, codes[1].lo), add(sum.hi, codes[0].hi, codes[1].hi)};
 }
 
 // Adds pairs of words of a, each times a factor, and those of b.
@@ -34,7 +34,7 @@ Line add_pairs(Line sum, Line a, __m256i a_factors, Line b, __m256i b_factors) {
         const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(a, a_factors), _mm256_madd_epi16(b, b_factors));
         return in_order(_mm256_add_epi32(sum, both));
     };
-    return {add(sum.upper, a.upper, b.upper), add(sum.lower, a.lower, b.lower)};
+    return {add(sum.lo, a.lo, b.lo), add(sum.hi, a.hi, b.hi)};
 }
 
 // Lines of codes whose products with bytes of q 16 bits can sum: each adds two products of a code with at most 128 for
@@ -98,8 +98,8 @@ template <class Format, int T>
 #pragma GCC unroll 2
         for (int part = 0; part < Format::kParts; ++part) {
             const Line c = codes(line, part);
-            const Line even = {_mm256_and_si256(c.upper, low_byte), _mm256_and_si256(c.lower, low_byte)};
-            const Line odd = {_mm256_srli_epi16(c.upper, 8), _mm256_srli_epi16(c.lower, 8)};
+            const Line even = {_mm256_and_si256(c.lo, low_byte), _mm256_and_si256(c.hi, low_byte)};
+            const Line odd = {_mm256_srli_epi16(c.lo, 8), _mm256_srli_epi16(c.hi, 8)};
             const int k = 4 * (line * Format::kParts + part);
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t)
@@ -139,15 +139,15 @@ struct IntegerKernel {
                 Rows total = floats(sum[t]);
                 // Both products and their difference stay below 2^24: exact.
                 if constexpr (Format::kZeros)
-                    total = fma(negate(Format::zero(group, scales)), broadcast_float(&x[t]->block.sum), total);
-                acc[t] = fma(factor * broadcast_float(&x[t]->block.scale), total, acc[t]);
+                    total = fma(Format::zero(group, scales), -broadcast(x[t]->block.sum), total);
+                acc[t] = fma(factor * broadcast(x[t]->block.scale), total, acc[t]);
             }
         }
         if constexpr (Format::kMinimum) {
             const Rows minimum = Format::minimum(group, scales);
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t)
-                acc[t] = fma(minimum * broadcast_float(&x[t]->block.scale), broadcast_float(&x[t]->block.sum), acc[t]);
+                acc[t] = fma(minimum * broadcast(x[t]->block.scale), broadcast(x[t]->block.sum), acc[t]);
         }
     }
 
@@ -174,11 +174,10 @@ struct IntegerKernel {
                     if (segment == 1) first[t] = first[t] + acc[t];
                     if (segment == 2) second[t] = acc[t];
                     if (segment == 3) second[t] = second[t] + acc[t];
-                    acc[t] = zero_rows();
+                    acc[t] = broadcast(0.0f);
                 }
             });
-        const __m256 post = _mm256_set1_ps(kInfo.post);
-        const Rows factor = kInfo.row_line ? load_rows(job.tile) : Rows{post, post};
+        const Rows factor = kInfo.row_line ? load_rows(job.tile) : broadcast(kInfo.post);
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) store_rows(job, t, (first[t] + second[t]) * factor);
     }

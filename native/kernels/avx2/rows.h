@@ -1,45 +1,22 @@
-// Sixteen rows side by side, in two vectors: eight upper rows and eight lower ones.
+// Sixteen rows side by side, in two vectors of eight.
 #pragma once
 
 #include <cstring>
 
+#include "core/lanes.h"
 #include "kernels/avx2/simd.h"
 #include "kernels/driver.h"
 
 namespace freetoken::avx2 {
 
 // A value of each row.
-struct Rows {
-    __m256 upper, lower;
-};
+using Rows = Lanes;
 
-// A line of 64 bytes, four of each row; or any integers of sixteen rows.
+// A line of 64 bytes, four of each row; or other integers of sixteen rows.
 struct Line {
-    __m256i upper, lower;
+    __m256i lo, hi;
 };
 
-static inline Rows operator+(Rows a, Rows b) {
-    return {_mm256_add_ps(a.upper, b.upper), _mm256_add_ps(a.lower, b.lower)};
-}
-static inline Rows operator*(Rows a, Rows b) {
-    return {_mm256_mul_ps(a.upper, b.upper), _mm256_mul_ps(a.lower, b.lower)};
-}
-static inline Rows operator*(Rows a, __m256 b) {
-    return {_mm256_mul_ps(a.upper, b), _mm256_mul_ps(a.lower, b)};
-}
-// a * b + c
-static inline Rows fma(Rows a, Rows b, Rows c) {
-    return {_mm256_fmadd_ps(a.upper, b.upper, c.upper), _mm256_fmadd_ps(a.lower, b.lower, c.lower)};
-}
-static inline Rows fma(Rows a, __m256 b, Rows c) {
-    return {_mm256_fmadd_ps(a.upper, b, c.upper), _mm256_fmadd_ps(a.lower, b, c.lower)};
-}
-static inline Rows negate(Rows a) {
-    return {negate(a.upper), negate(a.lower)};
-}
-static inline Rows zero_rows() {
-    return {_mm256_setzero_ps(), _mm256_setzero_ps()};
-}
 static inline Rows load_rows(const uint8_t* p) {
     return {_mm256_castsi256_ps(load256(p)), _mm256_castsi256_ps(load256(p + 32))};
 }
@@ -49,8 +26,7 @@ static inline void store_rows(const TileJob& job, int t, Rows results) {
     float all[kTileRows];
     float* y = job.y + static_cast<size_t>(t) * job.ldy;
     float* out = job.rows == kTileRows ? y : all;
-    _mm256_storeu_ps(out, canonical(results.upper));
-    _mm256_storeu_ps(out + 8, canonical(results.lower));
+    freetoken::store(out, canonical(results));
     if (out == all) std::memcpy(y, all, static_cast<size_t>(job.rows) * sizeof(float));
 }
 
@@ -58,17 +34,17 @@ static inline Line load_line(const uint8_t* p) {
     return {load256(p), load256(p + 32)};
 }
 static inline Line either(Line a, Line b) {
-    return {_mm256_or_si256(a.upper, b.upper), _mm256_or_si256(a.lower, b.lower)};
+    return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
 static inline Line and_bytes(Line a, int mask) {
     const __m256i bytes = _mm256_set1_epi8(static_cast<char>(mask));
-    return {_mm256_and_si256(a.upper, bytes), _mm256_and_si256(a.lower, bytes)};
+    return {_mm256_and_si256(a.lo, bytes), _mm256_and_si256(a.hi, bytes)};
 }
 // Bits of every byte moved up by `distance`, or down where it is negative; bits of a neighbour may come in.
 static inline Line move_bits(Line a, int distance) {
     if (distance == 0) return a;
-    if (distance > 0) return {_mm256_slli_epi16(a.upper, distance), _mm256_slli_epi16(a.lower, distance)};
-    return {_mm256_srli_epi16(a.upper, -distance), _mm256_srli_epi16(a.lower, -distance)};
+    if (distance > 0) return {_mm256_slli_epi16(a.lo, distance), _mm256_slli_epi16(a.hi, distance)};
+    return {_mm256_srli_epi16(a.lo, -distance), _mm256_srli_epi16(a.hi, -distance)};
 }
 // The low (part 0) or the high nibble of every byte.
 static inline Line nibbles(Line packed, int part) {
@@ -77,15 +53,15 @@ static inline Line nibbles(Line packed, int part) {
 // Each byte, which must be below 16, as the index into a table.
 static inline Line look_up(__m128i table, Line ids) {
     const __m256i both = _mm256_broadcastsi128_si256(table);
-    return {_mm256_shuffle_epi8(both, ids.upper), _mm256_shuffle_epi8(both, ids.lower)};
+    return {_mm256_shuffle_epi8(both, ids.lo), _mm256_shuffle_epi8(both, ids.hi)};
 }
 
 // Sixteen dwords as f32.
 static inline Rows floats(Line dwords) {
-    return {_mm256_cvtepi32_ps(dwords.upper), _mm256_cvtepi32_ps(dwords.lower)};
+    return {_mm256_cvtepi32_ps(dwords.lo), _mm256_cvtepi32_ps(dwords.hi)};
 }
 static inline Line upper_words(Line dwords) {
-    return {_mm256_srli_epi32(dwords.upper, 16), _mm256_srli_epi32(dwords.lower, 16)};
+    return {_mm256_srli_epi32(dwords.lo, 16), _mm256_srli_epi32(dwords.hi, 16)};
 }
 // Sixteen bytes as dwords.
 static inline Line widened_bytes(const uint8_t* p) {
@@ -121,12 +97,12 @@ static inline __m256i words_apart(__m256i dwords) {
 }
 // Of sixteen dwords the lower words, or the upper ones, as binary16.
 static inline Rows lower_halves(Line dwords) {
-    return {_mm256_cvtph_ps(_mm256_castsi256_si128(words_apart(dwords.upper))),
-            _mm256_cvtph_ps(_mm256_castsi256_si128(words_apart(dwords.lower)))};
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(words_apart(dwords.lo))),
+            _mm256_cvtph_ps(_mm256_castsi256_si128(words_apart(dwords.hi)))};
 }
 static inline Rows upper_halves(Line dwords) {
-    return {_mm256_cvtph_ps(_mm256_extracti128_si256(words_apart(dwords.upper), 1)),
-            _mm256_cvtph_ps(_mm256_extracti128_si256(words_apart(dwords.lower), 1))};
+    return {_mm256_cvtph_ps(_mm256_extracti128_si256(words_apart(dwords.lo), 1)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(words_apart(dwords.hi), 1))};
 }
 
 // Sixteen e8m0, 0 being the subnormal 2^-127.
@@ -135,7 +111,7 @@ static inline Rows powers_of_two(const uint8_t* p) {
         return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x00400000)));
     };
     const Line e = widened_bytes(p);
-    return {power(e.upper), power(e.lower)};
+    return {power(e.lo), power(e.hi)};
 }
 
 }  // namespace freetoken::avx2

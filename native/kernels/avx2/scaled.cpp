@@ -77,10 +77,10 @@ struct ScaledKernel {
                 const Rows scale = block_scales<C>(header(k) + block * kInfo.scale_bytes * kTileRows);
                 acc = fma(scale, total(sums[0]), acc);
 #pragma GCC unroll 4
-                for (Rows& sum : sums[0]) sum = zero_rows();
+                for (Rows& sum : sums[0]) sum = broadcast(0.0f);
             }
         }
-        store_rows(job, 0, acc * _mm256_set1_ps(kInfo.post));
+        store_rows(job, 0, acc * broadcast(kInfo.post));
     }
 
     // A group of tokens goes from block to block.
@@ -99,7 +99,7 @@ struct ScaledKernel {
 #pragma GCC unroll 8
             for (int t = 0; t < T; ++t) acc[t] = fma(scale, total(sums[t]), acc[t]);
         });
-        for (int t = 0; t < T; ++t) store_rows(job, t, acc[t] * _mm256_set1_ps(kInfo.post));
+        for (int t = 0; t < T; ++t) store_rows(job, t, acc[t] * broadcast(kInfo.post));
     }
 
     template <int T>

@@ -21,17 +21,8 @@ static inline void store256(void* p, __m256i v) {
 static inline __m256i broadcast32(const void* p) {
     return _mm256_set1_epi32(*static_cast<const __attribute__((may_alias, aligned(1))) int32_t*>(p));
 }
-static inline __m256 broadcast_float(const void* p) {
-    return _mm256_castsi256_ps(broadcast32(p));
-}
-
-static inline __m256 negate(__m256 x) {
-    return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f));
-}
-
-static inline __m256 canonical(__m256 x) {
-    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(kCanonicalNan)));
-    return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+static inline float load_float(const void* p) {
+    return *static_cast<const __attribute__((may_alias, aligned(1))) float*>(p);
 }
 
 // Of words the lower (0) or the upper (1) bytes, e4m3 each, as binary16 of 2^-8 of their values: sign, exponent and
