@@ -6,8 +6,8 @@
 
 namespace freetoken::avx2 {
 
-// AVX2 has no product of four bytes that cannot overflow for 8-bit codes, so q8_0 multiplies 16-bit values by pairs:
-// the whole q of a block, in the order 0 2 1 3, 4 6 5 7, .. in which bytes of weights fall into even and odd.
+// AVX2 has no product of four bytes that cannot overflow for 8-bit codes, so these are multiplied as 16-bit values by
+// pairs: the whole q of a block, in the order 0 2 1 3, 4 6 5 7, .. in which bytes of weights fall into even and odd.
 struct PairedBlock {
     QuantBlock block;
     int16_t pairs[kBlock];

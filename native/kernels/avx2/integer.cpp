@@ -92,6 +92,7 @@ template <class Format, int T>
 template <class Format, int T>
 [[gnu::always_inline]] inline void sum_words(const typename Format::Codes& codes, int begin,
                                              const PairedBlock* const (&x)[T], Line (&sum)[T]) {
+    static_assert(int64_t{Format::kLargestCode} * kQuantMax * kBlock < INT32_MAX / 2);  // the rest is for -Z * sum(q)
     const __m256i low_byte = _mm256_set1_epi16(0xFF);
 #pragma GCC unroll 8
     for (int line = begin; line < begin + Format::kLines / Format::kHalves; ++line) {

@@ -32,9 +32,5 @@ static inline __m256i e4m3_as_halves(__m256i words, int byte) {
     const __m256i factors = _mm256_set1_epi16(static_cast<int16_t>(byte == 0 ? 0x0080 : 0x8000));
     return _mm256_and_si256(_mm256_maddubs_epi16(factors, words), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
 }
-static inline __m128i e4m3_as_halves(__m128i words, int byte) {
-    const __m128i factors = _mm_set1_epi16(static_cast<int16_t>(byte == 0 ? 0x0080 : 0x8000));
-    return _mm_and_si128(_mm_maddubs_epi16(factors, words), _mm_set1_epi16(static_cast<int16_t>(0xBF80)));
-}
 
 }  // namespace freetoken::avx2
