@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.base.collector import no_cycles
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.checkpoint import Checkpoint
 from engine.files.gguf_checkpoint import is_gguf, open_gguf
@@ -12,6 +13,7 @@ from engine.files.safetensors_folder import open_folder
 from engine.files.safetensors_header import REMEDY
 
 
+@no_cycles()
 def open_checkpoint(source: Path) -> Checkpoint:
     """Opens a folder of safetensors or a GGUF file.
 

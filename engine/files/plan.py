@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from engine.base.collector import no_cycles
 from engine.base.errors import UnsupportedError, UsageError
 from engine.files.checkpoint import Checkpoint
 from engine.files.codecs import CODECS, align
@@ -29,7 +30,7 @@ from engine.spec.layout import ExpertRecord, Layout, Matrix, Vector
 from engine.spec.schema import Spec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """One tensor of an item: a vector, a matrix, or matrices whose tiles take turns. `stored_bytes` on disk."""
 
@@ -42,7 +43,7 @@ class Part:
         return (self.sources,) if isinstance(self.sources, Vector) else self.sources
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """A run of `size` bytes of one output file that is written and hashed as one: a dense tensor or a record.
 
@@ -90,6 +91,7 @@ class Plan:
         return sum(self.sizes.values())
 
 
+@no_cycles()
 def plan_conversion(checkpoint: Checkpoint, expert_codec: str | None = None) -> tuple[Spec, Plan]:
     """What a checkpoint is, and what it becomes. All is checked here, so that nothing but reading can fail later.
 
@@ -119,7 +121,7 @@ def make_plan(
     for a layer whose experts differ in codec or shape.
     """
     reads = _Reads(gather, files)
-    dense_parts = {matrix.name: _matrix_part((matrix,), gather) for matrix in layout.matrices}
+    dense_parts = {matrix.name: _matrix_part((matrix,), _matrix_shape(matrix, gather)) for matrix in layout.matrices}
     dense_parts |= {vector.name: _vector_part(vector, gather) for vector in layout.vectors}
     header = build_header(
         [(name, *_safetensors_type(part)) for name, part in dense_parts.items()], alignment=DENSE_ALIGNMENT
@@ -168,13 +170,13 @@ class _Reads:
         return tuple(sorted({self._numbers[id(file)] for source in wanted for file in self._gather.files(source)}))
 
 
-def _matrix_part(matrices: tuple[Matrix, ...], gather: Gather, codec: str | None = None) -> Part:
-    """Matrices of one shape in `codec`, or in their own."""
-    shape = _matrix_shape(matrices[0], gather, codec)
+def _matrix_part(matrices: tuple[Matrix, ...], shape: Shape) -> Part:
+    """Matrices of one shape."""
     return Part(shape, matrices, shape.stored_bytes(len(matrices)))
 
 
-def _matrix_shape(matrix: Matrix, gather: Gather, codec: str | None) -> Shape:
+def _matrix_shape(matrix: Matrix, gather: Gather, codec: str | None = None) -> Shape:
+    """The shape of a matrix in `codec`, or in its own."""
     own = gather.codec(matrix)
     for name in (own, codec or own):
         if not CODECS[name].valid_cols(matrix.cols):
@@ -212,13 +214,12 @@ _RecordLayout = tuple[Field, ...]
 
 def _record_parts(record: ExpertRecord, gather: Gather, codec: str | None) -> tuple[tuple[str, Part], ...]:
     """The tensors of a record by field name; gate and up become one where they share codec, shape and input."""
+    shapes = {matrix.name: _matrix_shape(matrix, gather, codec) for matrix in record.matrices}
     matrices = {matrix.name: matrix for matrix in record.matrices}
     parts: list[tuple[str, Part]] = []
-    gate, up = matrices.get("gate"), matrices.get("up")
-    if gate and up and not record.ordered and _matrix_shape(gate, gather, codec) == _matrix_shape(up, gather, codec):
-        parts.append((GATE_UP, _matrix_part((gate, up), gather, codec)))
-        del matrices["gate"], matrices["up"]
-    parts += [(name, _matrix_part((matrix,), gather, codec)) for name, matrix in matrices.items()]
+    if shapes.keys() >= {"gate", "up"} and shapes["gate"] == shapes["up"] and not record.ordered:
+        parts.append((GATE_UP, _matrix_part((matrices.pop("gate"), matrices.pop("up")), shapes["gate"])))
+    parts += [(name, _matrix_part((matrix,), shapes[name])) for name, matrix in matrices.items()]
     parts += [(vector.name, _vector_part(vector, gather)) for vector in record.vectors]
     return tuple(parts)
 

@@ -120,8 +120,7 @@ class _Plan:
         return dict(counts)
 
     def _pieces(self, wanted: Wanted, group: Mapping[str, Wanted], place: _Place) -> tuple[Piece, ...]:
-        source = self._source(wanted.key, place)
-        tensor = source.tensor(place.layer, place.expert)
+        source, tensor = self._source(wanted.key, place)
         if tensor not in self.tensors:
             self.missing[tensor] = None
             return ()
@@ -180,14 +179,16 @@ class _Plan:
             self.by_key[key] = self.names.holding(key)
         return self.by_key[key]
 
-    def _source(self, key: str, place: _Place) -> Source:
+    def _source(self, key: str, place: _Place) -> tuple[Source, str]:
+        """The rule that names a tensor, and the name: the first that the checkpoint has, else the first of all."""
         candidates = self._sources(key)
         if not candidates:
             raise UnsupportedError(f"The family has no name for the tensor {tensor_name(key, place.layer)}.")
         for source in candidates:
-            if source.tensor(place.layer, place.expert) in self.tensors:
-                return source
-        return candidates[0]
+            tensor = source.tensor(place.layer, place.expert)
+            if tensor in self.tensors:
+                return source, tensor
+        return candidates[0], candidates[0].tensor(place.layer, place.expert)
 
     def _check_shape(self, tensor: str, expected: tuple[int, ...]) -> None:
         shape = tuple(self.tensors[tensor][1])

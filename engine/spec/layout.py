@@ -13,7 +13,7 @@ ORDER = ".order"
 its value i is the column of the input that column i of T is multiplied by. A matrix of ours has one alike."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Some rows of one checkpoint tensor, seen as a matrix [rows, cols].
 
@@ -38,7 +38,7 @@ class Piece:
     plain: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Matrix:
     """A packed matrix: pieces of one codec stacked by rows.
 
@@ -57,7 +57,7 @@ class Matrix:
     zero_bias: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Vector:
     """Values kept as f32: pieces laid end to end; a `row_order` puts them in order as it does the rows of a matrix."""
 
@@ -67,7 +67,7 @@ class Vector:
     row_order: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ExpertRecord:
     """What one expert's record holds. Field names: gate, up, down (Matrix); gate_bias, up_bias, down_bias (Vector).
 

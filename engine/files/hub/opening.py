@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.base.collector import no_cycles
 from engine.base.errors import CorruptFileError
 from engine.files.checkpoint import Checkpoint, companion_files
 from engine.files.gguf_checkpoint import present_gguf
@@ -42,6 +43,7 @@ class Opening:
         self._folder = folder
         self._rules = rules
 
+    @no_cycles()
     def checkpoint(self, file: str | None) -> Checkpoint:
         """The checkpoint in the repository, or the GGUF `file` of it. Errors: those of `open_repo`."""
         choice = choose_gguf(self._listing, file)
