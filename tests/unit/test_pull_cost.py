@@ -1,0 +1,27 @@
+"""What a pull is said to take, where the source cannot be looked into before it is fetched."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from engine.files.catalogue import PackageFile
+from engine.files.job import plan_job
+from engine.files.open_checkpoint import open_checkpoint
+from engine.files.pull import pull_cost, recipe_of
+from engine.files.requantise import ENCODED
+from engine.files.target import find_target
+
+
+@pytest.mark.parametrize("codec", [None, *ENCODED])
+def test_the_demo_is_no_larger_than_was_said(codec: str | None) -> None:
+    target = find_target("demo")
+    assert isinstance(target.source, PackageFile)
+    try:
+        path = Path(str(metadata.distribution(target.source.package).locate_file(target.source.file)))
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{target.source.package} is not installed")
+    job = plan_job(open_checkpoint(path), recipe_of(target, codec))
+    assert 0.6 * pull_cost(target, codec).disk < job.plan.total_bytes <= pull_cost(target, codec).disk
