@@ -107,8 +107,7 @@ struct ScaledKernel {
     template <int T>
     static void run(const TileJob& job) {
         if constexpr (T <= 2) {
-            if (subnormals_are_free() && can_be_enlarged(job.x[0], job.cols) &&
-                can_be_enlarged(job.x[T - 1], job.cols))
+            if (subnormals_are_free() && can_be_enlarged(job.x[0], job.cols) && can_be_enlarged(job.x[T - 1], job.cols))
                 return run_tile<T, true, Fetch::none>(job);
             return run_tile<T, false, Fetch::none>(job);
         }
