@@ -25,8 +25,8 @@ def pack_rows(form: str, raw: NDArray[np.uint8], cols: int, out: memoryview | ND
 def encode_rows(form: str, values: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Round values [rows, cols] to raw rows [rows, bytes a row] of q8_0, mxfp4 or nvfp4, as docs/numerics.md says.
 
-    Raises ValueError for another form, for columns that the form cannot have, and with row and block for a value that is
-    not finite or too large.
+    Raises ValueError for another form, for columns that the form cannot have, and with row and block for a value that
+    is not finite or too large.
     """
 
 def unpack(codec: str, rows: int, cols: int, packed: memoryview | NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -44,8 +44,8 @@ def placement(threads: int, root: str = "/", allowed: Sequence[int] | None = Non
 class Executor:
     """Runs an `engine.program.ir.Program`; borrows the memory of `dense` and `banks`.
 
-    `dense` maps names to tensors and `banks` are banks as `engine.files.ftw` opens them. `threads` None: as many as
-    suit the machine; `isa` "": the fastest. Raises ValueError that names what does not fit, MemoryError.
+    `dense` maps names to tensors and `banks` are banks as `engine.files.ftw` opens them. `threads` None: as many
+    as suit the machine; `isa` "": the fastest. Raises ValueError that names what does not fit, MemoryError.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.base.units import format_size
-from engine.files.manifest import BankInfo, Manifest, Shape
+from engine.files.ftw.manifest import BankInfo, Manifest, Shape
 from engine.spec.schema import Attention, LatentAttention, Moe, Spec
 
 # By the part of a tensor's name that follows its layer; engine/spec/tensors.py has the names.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.base.units import format_size
-from engine.files.catalogue import HubRepo, Model, Source, read_catalogue
+from engine.files.hub.address import HubRepo
+from engine.files.pulling.catalogue import Model, Source, read_catalogue
 from freetoken_cli.output import Column, Output
 
 _UNKNOWN = "-"

@@ -12,9 +12,9 @@ from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, U
 from engine.base.hardware import read_memory
 from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
-from engine.files.ftw import load_manifest
-from engine.files.manifest import BankInfo
-from engine.files.plan import BankPlan, Plan
+from engine.files.conversion.plan import BankPlan, Plan
+from engine.files.ftw.manifest import BankInfo
+from engine.files.ftw.opening import load_manifest
 from engine.files.store import Store
 from engine.measure.native_meter import this_machine
 from engine.measure.profile import Rate, load_profile

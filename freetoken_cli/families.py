@@ -10,10 +10,10 @@ from engine.base.errors import FreetokenError
 from engine.base.hardware import read_memory
 from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
-from engine.files.checkpoint import Checkpoint
 from engine.files.codecs import FORMS
-from engine.files.open_checkpoint import open_checkpoint
-from engine.files.plan import Plan, plan_conversion
+from engine.files.conversion.plan import Plan, plan_conversion
+from engine.files.sources.checkpoint import Checkpoint
+from engine.files.sources.opening import open_checkpoint
 from engine.files.space import free_space
 from engine.spec.families import FAMILIES
 from engine.spec.schema import Moe, Spec

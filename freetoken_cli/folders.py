@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.base.errors import NotFoundError
-from engine.files.manifest import MANIFEST_NAME
+from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.store import Store
 
 
@@ -17,7 +17,7 @@ def model_folder(store: Store, model: str) -> Path:
     try:
         return store.get(model)
     except NotFoundError as missing:
-        from engine.files.catalogue import read_catalogue
+        from engine.files.pulling.catalogue import read_catalogue
 
         if model not in read_catalogue():
             raise

@@ -7,11 +7,12 @@ from typing import Any
 
 from engine.base.hardware import read_memory
 from engine.base.units import format_size
-from engine.files.catalogue import HubRepo, PackageFile
-from engine.files.cost import Cost
+from engine.files.hub.address import HubRepo
+from engine.files.pulling.catalogue import PackageFile
+from engine.files.pulling.cost import Cost
+from engine.files.pulling.target import Target
 from engine.files.space import free_space
 from engine.files.store import Store
-from engine.files.target import Target
 
 NOTHING = Cost(fetch=0, disk=0, room=0)
 

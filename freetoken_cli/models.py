@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.base.errors import NotFoundError, UsageError
 from engine.base.paths import Paths
-from engine.files.manifest import MANIFEST_NAME
+from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.store import Store
 from freetoken_cli.helppage import did_you_mean
 from freetoken_cli.output import Output
@@ -15,7 +15,7 @@ from freetoken_cli.output import Output
 
 def complete_names(incomplete: str) -> list[str]:
     """What a shell completes a model's name to: names in the store, and those of the catalogue that run."""
-    from engine.files.catalogue import read_catalogue
+    from engine.files.pulling.catalogue import read_catalogue
 
     paths = Paths.from_environment(os.environ)
     names = {*Store(paths.store).names(), *(model.name for model in read_catalogue().values() if model.runs)}
@@ -36,7 +36,7 @@ def ensure_model(paths: Paths, what: str, output: Output, yes: bool = False) -> 
         require_no_path(what, paths, error)
     except NotFoundError as missing:
         require_known(what, store, missing)
-    from engine.files.pull import is_there
+    from engine.files.pulling.pull import is_there
     from freetoken_cli.pulling import Wanted, asking, pull_into_store
 
     target = Wanted(what).target()
@@ -47,8 +47,8 @@ def ensure_model(paths: Paths, what: str, output: Output, yes: bool = False) -> 
 
 def require_no_path(what: str, paths: Paths, error: UsageError) -> None:
     """Raises UsageError, with the way to use it, unless `what` is a repository of the Hub. `error` refused the name."""
-    from engine.files.catalogue import is_hub_id
-    from engine.files.target import looks_like_path
+    from engine.files.hub.address import is_hub_id
+    from engine.files.pulling.target import looks_like_path
 
     if is_hub_id(what) and not looks_like_path(what):
         return
@@ -60,7 +60,7 @@ def require_no_path(what: str, paths: Paths, error: UsageError) -> None:
 
 def require_known(what: str, store: Store, missing: NotFoundError) -> None:
     """Raises NotFoundError, with the nearest name of store and catalogue, unless the catalogue has `what`."""
-    from engine.files.catalogue import WHERE_TO_LOOK, read_catalogue
+    from engine.files.pulling.catalogue import WHERE_TO_LOOK, read_catalogue
 
     catalogue = read_catalogue()
     if what in catalogue:

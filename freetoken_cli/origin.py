@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from engine.files.catalogue import HubRepo, Model, Source
+from engine.files.hub.address import HubRepo
+from engine.files.pulling.catalogue import Model, Source
 
 _AT_COMMIT = re.compile(r"(.+)@([0-9a-f]{40})", re.ASCII)
 

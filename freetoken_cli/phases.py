@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from engine.base.progress import Progress, silent
-from engine.files.converted import Converted
-from engine.files.pull_repo import CONVERT, FETCH, FETCH_AND_CONVERT
+from engine.files.conversion.converted import Converted
+from engine.files.pulling.repository import CONVERT, FETCH, FETCH_AND_CONVERT
 from freetoken_cli.output import Output
 
 _TITLES = {

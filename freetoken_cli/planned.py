@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.base.errors import NotFoundError
-from engine.files.catalogue import HubRepo
+from engine.files.conversion.job import Job, plan_job
+from engine.files.hub.address import HubRepo
 from engine.files.hub.repo import open_repo
-from engine.files.job import Job, plan_job
-from engine.files.open_checkpoint import open_checkpoint
-from engine.files.pull import recipe_of
-from engine.files.target import Target
+from engine.files.pulling.pull import recipe_of
+from engine.files.pulling.target import Target
+from engine.files.sources.opening import open_checkpoint
 from freetoken_cli.estimate import Subject
 from freetoken_cli.output import Output
 from freetoken_cli.pulling import Wanted

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from engine.base.errors import UsageError
 from engine.base.units import GIB, format_size
-from engine.files.catalogue import PackageFile, require_runnable
-from engine.files.cost import Cost
-from engine.files.pull import Pulled, is_there, pull, pull_cost
-from engine.files.pull_repo import FETCH
-from engine.files.requantise import check_expert_codec
+from engine.files.conversion.requantise import check_expert_codec
+from engine.files.pulling.catalogue import PackageFile, require_runnable
+from engine.files.pulling.cost import Cost
+from engine.files.pulling.pull import Pulled, is_there, pull, pull_cost
+from engine.files.pulling.repository import FETCH
+from engine.files.pulling.target import Target, find_target
 from engine.files.store import Store
-from engine.files.target import Target, find_target
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli.forecast import NOTHING, Forecast
 from freetoken_cli.interrupts import interruptible

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from engine.files.manifest import DENSE_NAME, MANIFEST_NAME
-
 CONFIG_NAME = "config.json"
 GENERATION_NAME = "generation_config.json"
 TOKENIZER_NAME = "tokenizer.json"
@@ -29,15 +27,8 @@ COMPANION_FILES = (
 )
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_FIXED = frozenset({JOURNAL_NAME, DENSE_NAME, MANIFEST_NAME, CONFIG_NAME, *COMPANION_FILES})
-_NUMBERED = re.compile(r"experts-\d+-\d+\.bank|chat_template\.[A-Za-z0-9_.-]+\.jinja", re.ASCII)
 
 
 def is_plain_name(name: str) -> bool:
     """Whether a name that somebody else chose is one file's, here and anywhere: no separators, no surprises."""
     return bool(_PLAIN.fullmatch(name))
-
-
-def is_of_conversion(name: str) -> bool:
-    """Whether a conversion writes files of that name."""
-    return name in _FIXED or bool(_NUMBERED.fullmatch(name))

@@ -11,11 +11,11 @@ from pathlib import Path
 from engine.base.errors import FreetokenError, NotFoundError, UnsupportedError, UsageError
 from engine.base.nearest import did_you_mean
 from engine.base.units import format_size
-from engine.files.ftw import Ftw, open_model
+from engine.files.conversion.partial import PARTIAL_SUFFIX, partial_folder
+from engine.files.conversion.placing import interrupted, settle, take_away
+from engine.files.ftw.manifest import MANIFEST_NAME
+from engine.files.ftw.opening import Ftw, open_model
 from engine.files.locks import lock_folder
-from engine.files.manifest import MANIFEST_NAME
-from engine.files.partial import PARTIAL_SUFFIX, partial_folder
-from engine.files.placing import interrupted, settle, take_away
 from engine.files.space import measure, used_bytes
 
 READY, PARTIAL, BROKEN, UNSUPPORTED = "ready", "partial", "broken", "unsupported"

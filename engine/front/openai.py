@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from engine.base.errors import NotFoundError, UsageError
-from engine.files.manifest import MANIFEST_NAME
+from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.front.answers import Job, Piece, Reading, Tally, answer_all, room_for_answer
 from engine.front.http import Events, EventStream, read_body, while_connected
 from engine.front.requests import Asked, ChatAsked, CompletionAsked, read_chat, read_completion

@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.base.errors import BusyError, NoRoomError, NotFoundError
 from engine.base.units import KvBudget
-from engine.files.manifest import MANIFEST_NAME
+from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.store import Store
 from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
 from engine.front.client import WorkerClient

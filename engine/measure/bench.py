@@ -20,7 +20,7 @@ from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
-from engine.files.ftw import load_manifest
+from engine.files.ftw.opening import load_manifest
 from engine.measure.native_meter import NativeMeter
 from engine.measure.profile import Rate
 from engine.program.executor import Batch, Executor, Floats, Ints

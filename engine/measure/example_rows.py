@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.files.codecs import FORMS, Form
-from engine.files.manifest import Shape
+from engine.files.ftw.manifest import Shape
 
 Bytes = NDArray[np.uint8]
 

@@ -12,7 +12,7 @@ from engine import __version__, _native
 from engine.base.errors import DoesNotFitError
 from engine.base.hardware import read_hardware
 from engine.files.codecs import CODECS, align
-from engine.files.manifest import FIELD_ALIGNMENT, GATE_UP, Field, Shape, record_size
+from engine.files.ftw.manifest import FIELD_ALIGNMENT, GATE_UP, Field, Shape, record_size
 from engine.measure.example_rows import random_rows
 from engine.measure.probe import ExpertShape
 from engine.measure.profile import Machine

@@ -14,7 +14,7 @@ from typing import Protocol
 from engine.base.errors import UsageError
 from engine.base.progress import Progress, silent
 from engine.files.codecs import CODECS
-from engine.files.ftw import Ftw
+from engine.files.ftw.opening import Ftw
 from engine.measure.profile import ExpertRate, Machine, Profile, Rate, ReadRate
 
 _FEWEST_ROUNDS = 3

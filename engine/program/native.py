@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from engine import _native
 from engine.base.errors import NoRoomError, UnsupportedError
-from engine.files.ftw import Bank, Tensor
+from engine.files.ftw.opening import Bank, Tensor
 from engine.program.executor import Batch, Floats
 from engine.program.ir import Program
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.files.manifest import BankInfo, Manifest, Shape
-from engine.files.plan import BankPlan, Plan
+from engine.files.conversion.plan import BankPlan, Plan
+from engine.files.ftw.manifest import BankInfo, Manifest, Shape
 from engine.program.ir import Program
 from engine.spec.layout import ORDER
 

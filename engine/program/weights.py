@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.files.codecs import CODECS
-from engine.files.ftw import Bank, Ftw
-from engine.files.manifest import GATE_UP, Field
+from engine.files.ftw.manifest import GATE_UP, Field
+from engine.files.ftw.opening import Bank, Ftw
 from engine.spec.layout import ORDER
 
 Floats = NDArray[np.float32]

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.base.config import check_device
 from engine.base.hardware import read_memory
 from engine.base.units import format_size
-from engine.files.ftw import Ftw, open_model
+from engine.files.ftw.opening import Ftw, open_model
 from engine.memory.budget import plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES

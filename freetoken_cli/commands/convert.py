@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from engine.base.errors import UsageError
-from engine.files.convert import convert
-from engine.files.job import Recipe
-from engine.files.partial import partial_folder
-from engine.files.pull_repo import CONVERT
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.conversion.partial import partial_folder
+from engine.files.pulling.repository import CONVERT
+from engine.files.pulling.target import store_name
 from engine.files.store import Store
-from engine.files.target import store_name
 from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli import options
 from freetoken_cli.interrupts import interruptible

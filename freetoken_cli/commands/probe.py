@@ -9,7 +9,7 @@ import typer
 
 from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
-from engine.files.ftw import open_model
+from engine.files.ftw.opening import open_model
 from engine.files.store import READY, Store
 from engine.measure.native_meter import NativeMeter, this_machine
 from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, shapes_of

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from engine.base.errors import UsageError
-from engine.files.catalogue import WHERE_TO_LOOK
+from engine.files.pulling.catalogue import WHERE_TO_LOOK
 from engine.files.store import Store
 from freetoken_cli import options
 from freetoken_cli.options import ExpertCodec, Json, NoColor, Yes

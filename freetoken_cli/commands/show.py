@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 from engine.base.units import format_size, format_tokens
-from engine.files.catalogue import read_catalogue
-from engine.files.ftw import load_manifest
+from engine.files.ftw.opening import load_manifest
+from engine.files.pulling.catalogue import read_catalogue
 from engine.files.store import Store
 from engine.spec.schema import Spec
 from freetoken_cli import options

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from engine.base.errors import CorruptFileError
 from engine.base.units import format_size
+from engine.files.ftw.verify import Problem, verify
 from engine.files.store import Store
-from engine.files.verify import Problem, verify
 from freetoken_cli import options
 from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Folder, Json, NoColor

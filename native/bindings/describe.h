@@ -1,4 +1,4 @@
-// From Python's dataclasses (engine/program/ir.py, engine/files/ftw.py) to descriptions.
+// From Python's dataclasses (engine/program/ir.py, engine/files/ftw/opening.py) to descriptions.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -29,7 +29,7 @@ private:
 Codec codec_named(const std::string& name);
 Form form_named(const std::string& name);
 
-// An `engine.program.ir.Program`, an `engine.files.ftw.Tensor`, `Bank` and field of a bank.
+// An `engine.program.ir.Program`, an `engine.files.ftw.opening.Tensor`, `Bank` and field of a bank.
 ProgramSpec program_spec(nanobind::handle program);
 WeightSpec weight_spec(nanobind::handle tensor, Lender& lender);
 BankSpec bank_spec(nanobind::handle bank, Lender& lender);

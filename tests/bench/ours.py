@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.hardware import read_memory
-from engine.files.convert import convert
-from engine.files.ftw import open_model
-from engine.files.job import Recipe
-from engine.files.upcycle import Upcycle
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.ftw.opening import open_model
+from engine.files.sources.upcycle import Upcycle
 from engine.measure.bench import Bench
 from engine.measure.native_meter import NativeMeter
 from engine.memory.pages import PAGE_TOKENS

@@ -20,7 +20,7 @@ from typing import Any
 
 import transformers
 
-from engine.files.upcycle import Upcycle
+from engine.files.sources.upcycle import Upcycle
 from tests.bench.divergence import distance
 from tests.bench.llama_cpp import LlamaCpp
 from tests.bench.ours import Ours, converted

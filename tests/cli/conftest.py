@@ -57,7 +57,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def converted(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint as FTW, made once and copied by tests."""
-    from engine.files.convert import convert
+    from engine.files.conversion.convert import convert
     from engine.text.gguf_tokenizer import write_tokenizer
 
     folder = tmp_path_factory.mktemp("converted") / "tiny"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.catalogue import read_catalogue
-from engine.files.cost import Cost
+from engine.files.pulling.catalogue import read_catalogue
+from engine.files.pulling.cost import Cost
+from engine.files.pulling.target import Target, find_target
 from engine.files.store import Store
-from engine.files.target import Target, find_target
 from freetoken_cli import forecast
 from freetoken_cli.forecast import Forecast
 from tests.cli.harness import Home

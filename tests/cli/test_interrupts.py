@@ -21,7 +21,7 @@ KEPT = "Interrupted. What was fetched and converted is kept: run the same comman
 # Packs so slowly that a signal meets it in the middle.
 SLOWLY = """
 import time
-from engine.files.partial import Partial
+from engine.files.conversion.partial import Partial
 write = Partial.write
 def write_slowly(*args):
     time.sleep(0.05)
@@ -31,7 +31,7 @@ Partial.write = write_slowly
 # Cleans up as with a disk that does not answer; says in a file that it has begun to.
 STUCK = """
 import pathlib, time
-from engine.files.partial import Partial
+from engine.files.conversion.partial import Partial
 def leave(*error):
     pathlib.Path("cleaning up").touch()
     time.sleep(60)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from engine.files.catalogue import read_catalogue
+from engine.files.pulling.catalogue import read_catalogue
 from engine.spec.families import FAMILIES
 from freetoken_cli.tree import ALIASES, VERBS
 from tests.cli.harness import PROGRAM, Home

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.files.manifest import seal
+from engine.files.ftw.manifest import seal
 
 Change = Callable[[Path], None]
 MISSING = object()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from engine.files.convert import convert
+from engine.files.conversion.convert import convert
 from engine.files.hub import patience
 from tests.hub.pulling import contents
 from tests.hub.server import HubServer

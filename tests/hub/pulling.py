@@ -10,12 +10,12 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from engine.files.cost import Cost
+from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.hub.listing import fetch_listing
 from engine.files.hub.patience import Rules
 from engine.files.hub.session import connect
-from engine.files.manifest import MANIFEST_NAME
-from engine.files.pull import pull
+from engine.files.pulling.cost import Cost
+from engine.files.pulling.pull import pull
 from engine.files.store import Store
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.files.cost import room_needed
-from engine.files.plan import Item, Plan
+from engine.files.conversion.plan import Item, Plan
+from engine.files.pulling.cost import room_needed
 
 HEADER = b"0123456789"
 Reads = tuple[tuple[int, ...], int]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import CorruptFileError, NetworkError
-from engine.files.pull_repo import CONVERT
+from engine.files.pulling.repository import CONVERT
 from tests.hub.pulling import REPO, contents, in_cache, pull_it
 from tests.hub.server import HubServer
 

@@ -12,14 +12,14 @@ import pytest
 from safetensors.numpy import load, save
 
 from engine.base.errors import UsageError
-from engine.files.convert import convert
-from engine.files.cost import Cost
-from engine.files.ftw import open_model
-from engine.files.job import Recipe
-from engine.files.manifest import MANIFEST_NAME, write_manifest
-from engine.files.pull import Pulled, is_there, pull, pull_cost
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.ftw.manifest import MANIFEST_NAME, write_manifest
+from engine.files.ftw.opening import open_model
+from engine.files.pulling.cost import Cost
+from engine.files.pulling.pull import Pulled, is_there, pull, pull_cost
+from engine.files.pulling.target import find_target
 from engine.files.store import Store
-from engine.files.target import find_target
 from tests.hub.pulling import REPO, Interrupted, contents, until
 from tests.hub.server import HubServer
 from tests.unit.checkpoints import LLAMA, llama_tensors, write_folder

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.convert import convert
+from engine.files.conversion.convert import convert
 from engine.files.store import Store
 from tests.cli.harness import PROGRAM, ROOT, wait_for
 from tests.hub.pulling import REPO, by_layer, contents

@@ -16,15 +16,15 @@ from engine.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from engine.files.catalogue import HubRepo
-from engine.files.convert import convert
-from engine.files.cost import Cost
-from engine.files.ftw import open_model
+from engine.files.conversion.convert import convert
+from engine.files.ftw.opening import open_model
+from engine.files.hub.address import HubRepo
 from engine.files.hub.repo import is_made_of, open_repo
-from engine.files.pull import pull_cost
-from engine.files.pull_repo import FETCH, FETCH_AND_CONVERT
+from engine.files.pulling.cost import Cost
+from engine.files.pulling.pull import pull_cost
+from engine.files.pulling.repository import FETCH, FETCH_AND_CONVERT
+from engine.files.pulling.target import find_target
 from engine.files.store import Store
-from engine.files.target import find_target
 from tests.hub.pulling import REPO, Interrupted, by_layer, bytes_below, contents, interrupt, pull_it, until
 from tests.hub.server import HubServer
 from tests.unit.checkpoints import mixtral_tensors, write_mixtral_gguf
@@ -153,7 +153,7 @@ def test_a_disk_without_room_is_told_before_the_first_weights(
     server: HubServer, tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.add(REPO, files)
-    monkeypatch.setattr("engine.files.pull_repo.free_space", lambda path: (path, 10_000_000))
+    monkeypatch.setattr("engine.files.pulling.repository.free_space", lambda path: (path, 10_000_000))
     with pytest.raises(DoesNotFitError, match=r"tiny-moe needs .* of disk while it is pulled, .* too little") as caught:
         pull_it(tmp_path)
     assert caught.value.exit_code == 4
@@ -169,7 +169,7 @@ def test_a_pull_that_ends_with_its_cost_leaves_nothing(
         pull_it(tmp_path, announce=interrupt)
     assert not downloads.exists()
     with monkeypatch.context() as patch:
-        patch.setattr("engine.files.pull_repo.free_space", lambda path: (path, 10_000_000))
+        patch.setattr("engine.files.pulling.repository.free_space", lambda path: (path, 10_000_000))
         with pytest.raises(DoesNotFitError):
             pull_it(tmp_path)
     assert not downloads.exists()
@@ -203,7 +203,7 @@ def test_what_a_killed_cleaning_up_left_is_removed(server: HubServer, tmp_path: 
 
 def test_huggingface_hub_is_not_imported_before_it_is_needed() -> None:
     code = (
-        "import sys; import engine.files.pull; import freetoken_cli.pulling; "
+        "import sys; import engine.files.pulling.pull; import freetoken_cli.pulling; "
         "sys.exit(any(name in sys.modules for name in ('huggingface_hub', 'httpx', 'httpx2')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

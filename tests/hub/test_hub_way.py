@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.pull import pull_cost
-from engine.files.pull_repo import FETCH_AND_CONVERT
+from engine.files.pulling.pull import pull_cost
+from engine.files.pulling.repository import FETCH_AND_CONVERT
+from engine.files.pulling.target import find_target
 from engine.files.store import Store
-from engine.files.target import find_target
 from tests.hub.pulling import REPO, Interrupted, by_layer, contents, pull_it, until
 from tests.hub.server import Fault, HubServer
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import NotFoundError, UsageError
-from engine.files.catalogue import HubRepo, PackageFile, parse_catalogue
-from engine.files.target import Target, find_target, looks_like_path
+from engine.files.hub.address import HubRepo
+from engine.files.pulling.catalogue import PackageFile, parse_catalogue
+from engine.files.pulling.target import Target, find_target, looks_like_path
 from tests.unit.catalogue_entry import ENTRY
 
 GGUF = "Qwen3-30B-A3B-Q4_K_M.gguf"
@@ -20,7 +21,7 @@ def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalogue of a package and a repository, and an empty folder to stand in."""
     tiny = parse_catalogue(ENTRY, "x")["tiny"]
     hub = replace(tiny, name="large", source=HubRepo("someone/Large", "abc", None))
-    monkeypatch.setattr("engine.files.target.read_catalogue", lambda: {"tiny": tiny, "large": hub})
+    monkeypatch.setattr("engine.files.pulling.target.read_catalogue", lambda: {"tiny": tiny, "large": hub})
     monkeypatch.chdir(tmp_path)
 
 

@@ -43,7 +43,7 @@ def unpack(codec: str, rows: int, cols: int, packed: Bytes) -> Floats:
 
 
 def pack_for_conversion(form: str, raw: Bytes, cols: int, out: Bytes, stride: int) -> None:
-    """`pack` in the form that `engine.files.packing.Pack` describes: tile i goes to byte i * stride of `out`."""
+    """`pack` as `engine.files.conversion.packing.Pack` wants it: tile i goes to byte i * stride of `out`."""
     for tile, stream in enumerate(pack(form, raw, cols)):
         out[tile * stride : tile * stride + len(stream)] = stream
 

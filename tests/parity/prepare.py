@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.files.codecs import CODECS
-from engine.files.convert import convert
-from engine.files.ftw import Ftw, open_model
+from engine.files.conversion.convert import convert
+from engine.files.ftw.opening import Ftw, open_model
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.program.reference import ReferenceExecutor

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from engine.base.errors import UnsupportedError
-from engine.files.convert import convert
-from engine.files.ftw import open_model
-from engine.files.gguf_checkpoint import open_gguf
+from engine.files.conversion.convert import convert
+from engine.files.ftw.opening import open_model
+from engine.files.sources.gguf.checkpoint import open_gguf
 from engine.program.weights import FtwWeights
 from engine.spec.families import spec_from_config
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from engine import _native
-from engine.files.convert import convert
-from engine.files.ftw import Ftw, open_model
+from engine.files.conversion.convert import convert
+from engine.files.ftw.opening import Ftw, open_model
 from engine.spec.layout import ORDER
 
 from .cases import QUANTISED_CASES

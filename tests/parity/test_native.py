@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from engine import _native
-from engine.files.convert import convert
-from engine.files.ftw import open_model
+from engine.files.conversion.convert import convert
+from engine.files.ftw.opening import open_model
 
 from .cases import CASES
 from .check import TOLERANCE, Floats, agrees, differences, greedy, in_chunks, truth_of

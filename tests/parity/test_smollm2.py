@@ -11,10 +11,10 @@ import torch
 from transformers import AutoTokenizer
 
 from engine import _native
-from engine.files.convert import convert
-from engine.files.ftw import Ftw, open_model
-from engine.files.job import Recipe
-from engine.files.upcycle import Upcycle
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.ftw.opening import Ftw, open_model
+from engine.files.sources.upcycle import Upcycle
 from tests.bench.random_moe import smollm2_gguf
 from tests.bench.reference import load_dense_llama
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import engine.front
-from engine.files.convert import convert
-from engine.files.ftw import open_model
+from engine.files.conversion.convert import convert
+from engine.files.ftw.opening import open_model
 from engine.program.executor import Batch
 from engine.program.ir import KV_DTYPE
 from engine.program.lower import lower

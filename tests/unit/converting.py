@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.files.convert import convert
-from engine.files.ftw import Ftw, open_model
-from engine.files.stream import Pace
+from engine.files.conversion.convert import convert
+from engine.files.conversion.stream import Pace
+from engine.files.ftw.opening import Ftw, open_model
 
 EAGER = Pace(save_bytes=0, save_seconds=0.0)  # every item is safe as soon as it is written
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import NetworkError
-from engine.files.checkpoint import Checkpoint
-from engine.files.open_checkpoint import open_checkpoint
 from engine.files.source_file import Bytes, LocalFile
-from engine.files.tensors import FileTensor
+from engine.files.sources.checkpoint import Checkpoint
+from engine.files.sources.opening import open_checkpoint
+from engine.files.sources.tensors import FileTensor
 
 
 class FleetingFile:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from engine import _native
 from engine.files.codecs import CODECS, align
-from engine.files.ftw import Bank, Tensor
-from engine.files.manifest import Field, Shape, record_size
+from engine.files.ftw.manifest import Field, Shape, record_size
+from engine.files.ftw.opening import Bank, Tensor
 from engine.measure.example_rows import random_rows
 from engine.program.ir import Buffer, Cache, Op, Program, RopeTable
 from engine.program.native import NativeExecutor

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from engine import _native
 from engine.files.codecs import CODECS, FORMS
-from engine.files.safetensors_folder import open_folder
-from engine.files.tensors import SourceTensor, row_count
+from engine.files.sources.safetensors.folder import open_folder
+from engine.files.sources.tensors import SourceTensor, row_count
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -3,16 +3,9 @@
 import pytest
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
-from engine.files.catalogue import (
-    HubRepo,
-    PackageFile,
-    find_model,
-    is_hub_id,
-    parse_catalogue,
-    read_catalogue,
-    require_runnable,
-)
-from engine.files.upcycle import Upcycle
+from engine.files.hub.address import HubRepo, is_hub_id
+from engine.files.pulling.catalogue import PackageFile, find_model, parse_catalogue, read_catalogue, require_runnable
+from engine.files.sources.upcycle import Upcycle
 from engine.spec.families import FAMILIES
 from tests.unit.catalogue_entry import ENTRY, HUB_ENTRY
 

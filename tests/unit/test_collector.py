@@ -9,9 +9,9 @@ import pytest
 
 from engine.base.collector import no_cycles
 from engine.base.errors import UnsupportedError
-from engine.files import plan
-from engine.files.job import plan_job
-from engine.files.open_checkpoint import open_checkpoint
+from engine.files.conversion import plan
+from engine.files.conversion.job import plan_job
+from engine.files.sources.opening import open_checkpoint
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.gather import Gather
-from engine.files.plan import make_plan
-from engine.files.tensors import MemoryTensor, SourceTensor
+from engine.files.conversion.gather import Gather
+from engine.files.conversion.plan import make_plan
+from engine.files.sources.tensors import MemoryTensor, SourceTensor
 from engine.program.lower import lower
 from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.families import resolve

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.base.progress import silent
-from engine.files.convert import convert
-from engine.files.ftw import open_model
-from engine.files.job import Recipe
-from engine.files.verify import verify
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.ftw.opening import open_model
+from engine.files.ftw.verify import verify
 from tests.parity.codecs_numpy import pack
 from tests.unit.checkpoints import MIXTRAL, write_folder, write_mixtral_gguf, write_sharded_folder
 from tests.unit.converting import run

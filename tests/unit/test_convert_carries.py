@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.convert import convert
-from engine.files.ftw import open_model
+from engine.files.conversion.convert import convert
+from engine.files.ftw.opening import open_model
 from engine.spec.schema import Spec
 from engine.text.text import Text
 from tests.unit import text_models

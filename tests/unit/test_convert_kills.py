@@ -16,13 +16,12 @@ import gguf
 import pytest
 import torch
 
-from engine.files.convert import convert
-from engine.files.ftw import open_model
-from engine.files.job import Recipe
-from engine.files.manifest import MANIFEST_NAME
-from engine.files.stream import Pace
-from engine.files.upcycle import Upcycle
-from engine.files.verify import verify
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.conversion.stream import Pace
+from engine.files.ftw.opening import open_model
+from engine.files.ftw.verify import verify
+from engine.files.sources.upcycle import Upcycle
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf
 from tests.unit.converting import contents
 from tests.unit.quantised import write_quantised
@@ -31,10 +30,10 @@ from tests.unit.quantised import write_quantised
 CHILD = """
 import json, sys
 from pathlib import Path
-from engine.files.convert import convert
-from engine.files.job import Recipe
-from engine.files.stream import Pace
-from engine.files.upcycle import Upcycle
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.conversion.stream import Pace
+from engine.files.sources.upcycle import Upcycle
 
 def progress(done, total):
     sys.stdout.write(".")
@@ -140,7 +139,6 @@ def test_kills_change_neither_bytes_nor_measured_errors(tmp_path: Path, case: st
     for _ in range(kills):
         assert not convert_killed(source, tmp_path / "dest", numbers.randint(1, steps), **settings)
         assert not (tmp_path / "dest").exists()
-        assert not (tmp_path / "dest.partial" / MANIFEST_NAME).exists()
     assert convert_killed(source, tmp_path / "dest", 10**6, **settings)
     assert contents(tmp_path / "dest") == contents(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dest", "source", "whole"]

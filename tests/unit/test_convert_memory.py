@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from engine.files.checkpoint import Checkpoint
-from engine.files.open_checkpoint import open_checkpoint
-from engine.files.packing import CHUNK_BYTES
-from engine.files.plan import plan_conversion
+from engine.files.conversion.packing import CHUNK_BYTES
+from engine.files.conversion.plan import plan_conversion
+from engine.files.conversion.stream import Pace
 from engine.files.safetensors_header import build_header
 from engine.files.source_file import Bytes, LocalFile
-from engine.files.stream import Pace
+from engine.files.sources.checkpoint import Checkpoint
+from engine.files.sources.opening import open_checkpoint
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors
 from tests.unit.converting import run
 
@@ -214,7 +214,7 @@ def qwen_of_many_tensors() -> tuple[dict[str, Any], Shapes]:
 def test_one_expert_or_one_row_range_is_held(tmp_path: Path, monkeypatch: Any, model: Any) -> None:
     source = write_sparse_folder(tmp_path / "source", *model())
     expert = expert_bytes(source)
-    monkeypatch.setattr("engine.files.safetensors_folder.LocalFile", Counted)
+    monkeypatch.setattr("engine.files.sources.safetensors.folder.LocalFile", Counted)
     monkeypatch.setattr(Counted, "held", 0)
     monkeypatch.setattr(Counted, "most", 0)
     peaks = []
@@ -268,8 +268,8 @@ class Unread:
 MODEST_CHILD = """
 import re, resource, sys
 from pathlib import Path
-from engine.files.convert import convert
-from engine.files.stream import Pace
+from engine.files.conversion.convert import convert
+from engine.files.conversion.stream import Pace
 
 most = 0
 

@@ -13,9 +13,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.base.errors import NetworkError
-from engine.files.convert import convert_job
-from engine.files.job import plan_job
-from engine.files.partial import Partial
+from engine.files.conversion.convert import convert_job
+from engine.files.conversion.job import plan_job
+from engine.files.conversion.partial import Partial
 from tests.unit.checkpoints import MIXTRAL
 from tests.unit.converting import EAGER, InterruptAt, Interrupted, contents, run, write_tokenizer
 from tests.unit.fleeting import fleeting

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.files.codecs import CODECS
-from engine.files.packing import native_pack
+from engine.files.conversion.packing import native_pack
 from tests.parity.codecs_numpy import pack
 from tests.parity.raw_numpy import random_raw
 

@@ -29,8 +29,8 @@ from engine.base.errors import (
 )
 from engine.base.progress import silent
 from engine.files import space
-from engine.files.partial import Partial
-from engine.files.verify import verify
+from engine.files.conversion.partial import Partial
+from engine.files.ftw.verify import verify
 from tests.unit.checkpoints import MIXTRAL, write_folder, write_mixtral_gguf
 from tests.unit.converting import contents, resumed_at, run
 
@@ -141,7 +141,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_real_disk_that_fills_up(tmp_path: Path, source: Path, small_disk: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("engine.files.convert.require_space", lambda path, needed: None)
+    monkeypatch.setattr("engine.files.conversion.convert.require_space", lambda path, needed: None)
     with pytest.raises(DoesNotFitError, match="full"):
         run(source, small_disk / "dest")
     assert (small_disk / "dest.partial" / "journal").stat().st_size > 0
@@ -196,7 +196,7 @@ def test_a_scale_that_is_no_number_is_refused_with_the_tensors_name(
 
 
 def test_the_row_of_a_bad_scale_is_the_tensors_own(tmp_path: Path, tensors: dict, monkeypatch: Any) -> None:
-    monkeypatch.setattr("engine.files.packing.CHUNK_BYTES", 1)  # sixteen rows at a time
+    monkeypatch.setattr("engine.files.conversion.packing.CHUNK_BYTES", 1)  # sixteen rows at a time
     path = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType.Q8_0)
     tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == "blk.0.ffn_down_exps.weight")
     row_bytes = 96 // 32 * 34

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from engine.base.errors import BusyError, FreetokenError, UsageError
-from engine.files import placing
-from engine.files.ftw import open_model
+from engine.files.conversion import placing
+from engine.files.conversion.placing import exchange, put_in_place, remove_tree, settle, take_away
+from engine.files.ftw.opening import open_model
 from engine.files.locks import lock_folder
-from engine.files.placing import exchange, put_in_place, remove_tree, settle, take_away
 from engine.files.store import Store
 from tests.unit.checkpoints import mixtral_tensors, write_folder
 from tests.unit.converting import Interrupted, contents, resumed_at, run

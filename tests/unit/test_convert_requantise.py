@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from engine import _native
 from engine.base.errors import CorruptFileError, UnsupportedError, UsageError
 from engine.files.codecs import CODECS
-from engine.files.convert import convert
-from engine.files.converted import Converted, Loss, Requantised
-from engine.files.ftw import Ftw, open_model
-from engine.files.job import Recipe
-from engine.files.journal import is_journal_line, journal_line, read_losses
-from engine.files.requantise import ENCODED
+from engine.files.conversion.convert import convert
+from engine.files.conversion.converted import Converted, Loss, Requantised
+from engine.files.conversion.job import Recipe
+from engine.files.conversion.journal import is_journal_line, journal_line, read_losses
+from engine.files.conversion.requantise import ENCODED
+from engine.files.ftw.opening import Ftw, open_model
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf
 from tests.unit.converting import EAGER, InterruptAt, Interrupted, contents, run, write_tokenizer
 

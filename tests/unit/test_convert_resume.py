@@ -21,14 +21,14 @@ from engine.base.errors import (
     UsageError,
 )
 from engine.base.progress import silent
-from engine.files.fingerprint import fingerprint
-from engine.files.ftw import open_model
-from engine.files.job import Recipe, plan_job
+from engine.files.conversion.fingerprint import fingerprint
+from engine.files.conversion.job import Recipe, plan_job
+from engine.files.ftw.opening import open_model
+from engine.files.ftw.verify import verify
 from engine.files.locks import lock_folder
-from engine.files.open_checkpoint import open_checkpoint
+from engine.files.sources.opening import open_checkpoint
 from engine.files.space import require_space
 from engine.files.store import UNSUPPORTED, Store
-from engine.files.verify import verify
 from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write_mixtral_gguf
 from tests.unit.converting import InterruptAt, Interrupted, contents, resumed_at, run, write_tokenizer
 
@@ -293,10 +293,10 @@ def test_a_conversion_that_was_overtaken_says_so_at_once(tmp_path: Path, source:
     real_space = require_space
 
     def be_overtaken(path: Path, needed: int) -> None:
-        monkeypatch.setattr("engine.files.convert.require_space", real_space)
+        monkeypatch.setattr("engine.files.conversion.convert.require_space", real_space)
         run(source, tmp_path / "dest")
 
-    monkeypatch.setattr("engine.files.convert.require_space", be_overtaken)
+    monkeypatch.setattr("engine.files.conversion.convert.require_space", be_overtaken)
     with pytest.raises(UsageError, match="is there already"):
         run(source, tmp_path / "dest")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dest", "source"]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from engine.base.errors import NotFoundError
-from engine.files.convert import convert
-from engine.files.job import plan_job
-from engine.files.open_checkpoint import open_checkpoint
-from engine.files.pull import pull, pull_cost
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import plan_job
+from engine.files.pulling.pull import pull, pull_cost
+from engine.files.pulling.target import find_target
+from engine.files.sources.opening import open_checkpoint
 from engine.files.store import Store
-from engine.files.target import find_target
 from tests.unit.converting import write_tokenizer
 
 LACKING: dict[str, tuple[list[str], str]] = {

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from engine.base.errors import UnsupportedError, UsageError
-from engine.files.convert import convert
-from engine.files.ftw import open_model
-from engine.files.job import Recipe
-from engine.files.open_checkpoint import open_checkpoint
-from engine.files.safetensors_folder import open_folder
-from engine.files.tensors import SourceTensor, row_count
-from engine.files.upcycle import BLOCK, Upcycle, expert_order, upcycled
+from engine.files.conversion.convert import convert
+from engine.files.conversion.job import Recipe
+from engine.files.ftw.opening import open_model
+from engine.files.sources.opening import open_checkpoint
+from engine.files.sources.safetensors.folder import open_folder
+from engine.files.sources.tensors import SourceTensor, row_count
+from engine.files.sources.upcycle import BLOCK, Upcycle, expert_order, upcycled
 from tests.unit.checkpoints import LLAMA, llama_tensors, random_values, write_folder
 
 HIDDEN, WIDTH = LLAMA["hidden_size"], LLAMA["intermediate_size"]

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from engine.base import errors
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.codecs import CODECS, FORMS, align
-from engine.files.ftw import open_model
-from engine.files.manifest import sealed
+from engine.files.ftw.manifest import sealed
+from engine.files.ftw.opening import open_model
 from tests.hostile.ftw_folders import FTW_FOLDERS, rewrite
 from tests.parity.codecs_numpy import pack
 from tests.unit.tiny_ftw import EXPERTS, HIDDEN, TENSORS, WIDTH, write_tiny_ftw

@@ -40,7 +40,9 @@ class Executor:
 
 @pytest.fixture(autouse=True)
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = SimpleNamespace(spec=SPEC.to_json(), dense={}, banks=(), manifest=SimpleNamespace(dense_bytes=5, dense={}, banks=()))
+    files = SimpleNamespace(
+        spec=SPEC.to_json(), dense={}, banks=(), manifest=SimpleNamespace(dense_bytes=5, dense={}, banks=())
+    )
     monkeypatch.setattr(loading, "open_model", lambda folder: files)
     monkeypatch.setattr(loading, "NativeExecutor", Executor)
     monkeypatch.setattr(loading, "step_bytes", lambda program, model, value_bytes: SimpleNamespace(dense=7))

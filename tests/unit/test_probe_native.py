@@ -9,7 +9,7 @@ import pytest
 
 from engine import _native
 from engine.base.errors import DoesNotFitError
-from engine.files.ftw import open_model
+from engine.files.ftw.opening import open_model
 from engine.measure.bench import BenchPlan, bench_model
 from engine.measure.native_meter import NativeMeter, example_record
 from engine.measure.probe import CANONICAL_SHAPES, ExpertShape, shapes_of

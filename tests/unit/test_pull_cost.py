@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.catalogue import PackageFile
-from engine.files.job import plan_job
-from engine.files.open_checkpoint import open_checkpoint
-from engine.files.pull import pull_cost, recipe_of
-from engine.files.requantise import ENCODED
-from engine.files.target import find_target
+from engine.files.conversion.job import plan_job
+from engine.files.conversion.requantise import ENCODED
+from engine.files.pulling.catalogue import PackageFile
+from engine.files.pulling.pull import pull_cost, recipe_of
+from engine.files.pulling.target import find_target
+from engine.files.sources.opening import open_checkpoint
 
 
 @pytest.mark.parametrize("codec", [None, *ENCODED])

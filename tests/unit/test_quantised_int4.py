@@ -14,8 +14,8 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.files.quantised import stripes
-from engine.files.tensors import SourceTensor
+from engine.files.sources.quantised import stripes
+from engine.files.sources.tensors import SourceTensor
 from tests.unit.int4_layouts import (
     Grouped,
     Tensors,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.files.packing import CHUNK_BYTES
-from engine.files.stream import Pace
+from engine.files.conversion.packing import CHUNK_BYTES
+from engine.files.conversion.stream import Pace
 from tests.unit.converting import run
 from tests.unit.test_convert_memory import Counted, Shapes, expert_bytes, qwen, write_sparse_folder
 
@@ -62,11 +62,11 @@ def write_orders(path: Path) -> None:
 
 @pytest.mark.parametrize(("layout", "moved"), [("gptq", False), ("gptq", True), ("awq", False)])
 def test_one_expert_or_some_columns_are_held(tmp_path: Path, monkeypatch: Any, layout: str, moved: bool) -> None:
-    monkeypatch.setattr("engine.files.quantised.stripes.STRIPE_BYTES", 1 << 20)
+    monkeypatch.setattr("engine.files.sources.quantised.stripes.STRIPE_BYTES", 1 << 20)
     source = write_int4(tmp_path / "source", layout, moved)
     expert = expert_bytes(source)
     assert 3 << 20 < expert < 4 << 20
-    monkeypatch.setattr("engine.files.safetensors_folder.LocalFile", Counted)
+    monkeypatch.setattr("engine.files.sources.safetensors.folder.LocalFile", Counted)
     monkeypatch.setattr(Counted, "held", 0)
     monkeypatch.setattr(Counted, "most", 0)
     peaks: list[int] = []

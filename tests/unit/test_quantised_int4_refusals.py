@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.quantised.int4 import exact_halves
+from engine.files.sources.quantised.int4 import exact_halves
 from tests.unit.int4_layouts import Tensors, as_awq, as_gptq, as_packed, random_grouped
 from tests.unit.quantised import presented, values
 

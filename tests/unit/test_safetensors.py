@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
-from engine.files.open_checkpoint import open_checkpoint
-from engine.files.safetensors_folder import open_folder
 from engine.files.safetensors_header import build_header, read_header
-from engine.files.tensors import row_count
+from engine.files.sources.opening import open_checkpoint
+from engine.files.sources.safetensors.folder import open_folder
+from engine.files.sources.tensors import row_count
 from tests.hostile.safetensors_files import SAFETENSORS_FILES
 from tests.unit.checkpoints import mixtral_tensors, write_folder, write_sharded_folder
 

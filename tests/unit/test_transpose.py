@@ -11,8 +11,8 @@ import torch
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.codecs import FORMS
-from engine.files.gather import Gather
-from engine.files.tensors import MemoryTensor, SourceTensor
+from engine.files.conversion.gather import Gather
+from engine.files.sources.tensors import MemoryTensor, SourceTensor
 from engine.spec.layout import Matrix, Piece
 from tests.parity.codecs_numpy import pack, unpack
 from tests.parity.raw_numpy import random_raw

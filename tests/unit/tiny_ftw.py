@@ -13,13 +13,13 @@ import numpy.typing as npt
 import xxhash
 
 from engine.files.codecs import CODECS, FORMS
-from engine.files.gather import Gather
-from engine.files.manifest import MANIFEST_NAME, FileInfo, Manifest, write_manifest
-from engine.files.packing import native_pack
-from engine.files.partial import Partial
-from engine.files.plan import Plan, describe, make_plan
-from engine.files.stream import Pace, stream
-from engine.files.tensors import MemoryTensor
+from engine.files.conversion.gather import Gather
+from engine.files.conversion.packing import native_pack
+from engine.files.conversion.partial import Partial
+from engine.files.conversion.plan import Plan, describe, make_plan
+from engine.files.conversion.stream import Pace, stream
+from engine.files.ftw.manifest import MANIFEST_NAME, FileInfo, Manifest, write_manifest
+from engine.files.sources.tensors import MemoryTensor
 from engine.spec.layout import ExpertRecord, Layout, Matrix, Piece, Vector
 
 EXPERTS = 2

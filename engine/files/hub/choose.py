@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from engine.base.errors import NotFoundError, UnsupportedError, UsageError
 from engine.base.nearest import did_you_mean
 from engine.base.units import format_size
-from engine.files.gguf_checkpoint import split_name, split_parts
 from engine.files.hub.listing import HubFile, Listing
+from engine.files.sources.gguf.checkpoint import split_name, split_parts
 
 _CONFIG = "config.json"
 _GGUF, _SAFETENSORS = ".gguf", ".safetensors"

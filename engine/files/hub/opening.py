@@ -9,8 +9,6 @@ from pathlib import Path
 
 from engine.base.collector import no_cycles
 from engine.base.errors import CorruptFileError
-from engine.files.checkpoint import Checkpoint, companion_files
-from engine.files.gguf_checkpoint import present_gguf
 from engine.files.hub.ahead import FetchAhead
 from engine.files.hub.cache import cached_copy
 from engine.files.hub.choose import GgufChoice, choose_gguf, require_weights
@@ -21,9 +19,11 @@ from engine.files.hub.parallel import in_parallel
 from engine.files.hub.patience import Rules
 from engine.files.hub.remote_file import RemoteFile
 from engine.files.hub.session import Hub
-from engine.files.safetensors_folder import CONFIG_NAME
+from engine.files.names import CONFIG_NAME
 from engine.files.safetensors_header import Entry, read_header
-from engine.files.safetensors_shards import index_name, parse_index, tensors_of, weights_files
+from engine.files.sources.checkpoint import Checkpoint, companion_files
+from engine.files.sources.gguf.checkpoint import present_gguf
+from engine.files.sources.safetensors.shards import index_name, parse_index, tensors_of, weights_files
 from engine.files.space import free_space
 from engine.files.untrusted import MAX_JSON_BYTES, read_object, read_small_file
 from engine.spec.families import find_family

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.base.errors import CorruptFileError, NetworkError, UnsupportedError
-from engine.files.catalogue import HubRepo
-from engine.files.gguf_checkpoint import split_name
+from engine.files.conversion.job import AS_IT_IS, Job, Recipe, plan_job
+from engine.files.hub.address import HubRepo
 from engine.files.hub.ahead import FetchAhead
 from engine.files.hub.cache import cached_listing
 from engine.files.hub.folder import DownloadsFolder
@@ -17,7 +17,7 @@ from engine.files.hub.opening import Opening
 from engine.files.hub.patience import Rules
 from engine.files.hub.remote_file import RemoteFile
 from engine.files.hub.session import Hub, connect
-from engine.files.job import AS_IT_IS, Job, Recipe, plan_job
+from engine.files.sources.gguf.checkpoint import split_name
 
 Note = Callable[[str], None]
 """Called with a sentence that the user should read."""

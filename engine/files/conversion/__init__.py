@@ -1,0 +1,1 @@
+"""From a checkpoint to a converted model: planned, packed, streamed, resumed."""

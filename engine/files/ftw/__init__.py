@@ -1,0 +1,1 @@
+"""The files of a converted model: reading, describing, verifying."""

@@ -1,5 +1,0 @@
-"""Readers of quantised checkpoints. `present` is the way in; each module beside it knows one family of layouts."""
-
-from engine.files.quantised.present import present
-
-__all__ = ["present"]
