@@ -75,7 +75,7 @@ def plan() -> Plan:
 def write_tiny_ftw(folder: Path) -> None:
     """Writes the folder, which must not be there yet."""
     planned = plan()
-    with Partial(folder, {"source": "a formula"}, discard_other=True) as partial:
+    with Partial(folder, {"source": "a formula"}, force=True) as partial:
         stream(planned, Gather(TENSORS), (), partial, lambda done, total: None, native_pack, Pace())
         note = b"A tiny model whose bytes never change.\n"
         (partial.folder / "note.txt").write_bytes(note)
