@@ -19,7 +19,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-all parity lint bench bench-peers bench-quality sanitize native clean
+.PHONY: help setup run test test-all parity lint bench bench-kernels bench-peers bench-quality sanitize native clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,12 @@ lint: $(STAMPS)/test  ## style, types, the direction of imports, the length of f
 
 bench: setup  ## rates of MODEL on this machine
 	$(BIN)/freetoken bench $(MODEL) $(ARGS)
+
+bench-kernels: $(STAMPS)/tools  ## the expert kernel of every codec beside a read loop
+	@PATH="$(abspath $(BIN)):$$PATH"; set -e; \
+	cmake -S native -B $(BUILD)/kernels -DFREETOKEN_TESTS=ON >/dev/null; \
+	MAKEFLAGS= cmake --build $(BUILD)/kernels --target kernels_bench >/dev/null; \
+	$(BUILD)/kernels/kernels_bench $(ARGS)
 
 bench-peers: $(STAMPS)/test $(PEERS_VENV)/.ready  ## beside llama.cpp, the same weights (builds it once: ten minutes)
 	$(BIN)/python -m tests.bench.peers --llama-cpp $(PEERS_VENV) $(ARGS)
