@@ -28,6 +28,9 @@ class FleetingFile:
         self._fails = fails
         self._open: LocalFile | None = None
 
+    def sample(self) -> None:
+        """Nothing of it is here."""
+
     def acquire(self) -> None:
         assert self._open is None
         if self._fails:

@@ -43,7 +43,7 @@ from engine.files.sources.opening import open_checkpoint
 from engine.files.sources.upcycle import Upcycle
 from engine.files.store import Store
 from tests.unit.catalogue_entry import ENTRY
-from tests.unit.checkpoints import mixtral_tensors, write_folder
+from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder
 
 GOLDEN = Path(__file__).parent / "golden" / "tiny.ftw"
 
@@ -390,6 +390,37 @@ def test_a_local_folder_is_pulled_once(tmp_path: Path) -> None:
     assert phases == set()
     pull_it(name="other")
     assert models.names() == ["my-model", "other"]
+
+
+@pytest.mark.parametrize("changed", ["weights", "config"])
+def test_a_folder_that_was_trained_further_is_another_model(tmp_path: Path, changed: str) -> None:
+    """Names and sizes are those of the folder that was converted before."""
+    source = write_folder(tmp_path / "tiny", mixtral_tensors())
+    models = Store(tmp_path / "store")
+    folder = pull.pull(str(source), models, write_tokenizer=silent, progress=silent).folder
+    before = [path.stat().st_size for path in source.glob("*.safetensors")]
+    config = MIXTRAL if changed == "weights" else MIXTRAL | {"rope_theta": 12345.0}
+    scale = 2.0 if changed == "weights" else 1.0
+    shutil.rmtree(source)
+    write_folder(source, {name: values * scale for name, values in mixtral_tensors().items()}, config)
+    assert [path.stat().st_size for path in source.glob("*.safetensors")] == before
+    with pytest.raises(UsageError, match="made of other files"):
+        pull.is_there(folder, source)
+
+
+def test_a_model_without_samples_is_known_by_names_and_sizes(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "tiny", mixtral_tensors())
+    folder = pull.pull(str(source), Store(tmp_path / "store"), write_tokenizer=silent, progress=silent).folder
+    manifest = open_model(folder).manifest
+    files = [{key: file[key] for key in ("file", "bytes")} for file in manifest.provenance["source_files"]]
+    for listed, there in ((files, True), ([{**files[0], "bytes": 1}], False), ([], False), (None, False)):
+        provenance = {"source": "tiny", "source_files": listed}
+        (folder / MANIFEST_NAME).write_bytes(write_manifest(replace(manifest, provenance=provenance)))
+        if there:
+            assert pull.is_there(folder, source)
+        else:
+            with pytest.raises(UsageError, match="made of other files"):
+                pull.is_there(folder, source)
 
 
 def test_a_model_of_another_release_is_not_taken_for_one_that_runs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -18,6 +19,7 @@ from engine.files.conversion.fingerprint import fingerprint
 from engine.files.conversion.gather import Gather
 from engine.files.conversion.job import AS_IT_IS, Job, Recipe, plan_job
 from engine.files.conversion.journal import read_losses
+from engine.files.conversion.origin import origin_of
 from engine.files.conversion.packing import Pack, native_pack
 from engine.files.conversion.partial import Partial, partial_folder
 from engine.files.conversion.plan import Plan, describe
@@ -91,6 +93,7 @@ def convert_job(
     """
     check_destination(dest, force)
     small = small_files(job, write_tokenizer)
+    origin = origin_of(job.checkpoint)
     _check_space(dest, job.plan)
     with Partial(dest, fingerprint(job), force) as partial:
         check_destination(dest, force)  # again: who held the lock before us may have finished
@@ -100,7 +103,7 @@ def convert_job(
         gather = Gather(job.checkpoint.tensors)
         stream(job.plan, gather, job.checkpoint.files, partial, progress, pack, pace or _pace(job.plan))
         result = _result(job, dest, partial.lines)
-        manifest = write_manifest(_manifest(job, result, partial.hashes, infos))
+        manifest = write_manifest(_manifest(job, result, origin, partial.hashes, infos))
         partial.write_small({MANIFEST_NAME: manifest})
         sizes = {name: info.size for name, info in infos.items()}
         partial.finish({**job.plan.sizes, **sizes, MANIFEST_NAME: len(manifest)}, replace=force)
@@ -135,12 +138,14 @@ def _result(job: Job, dest: Path, lines: list[str]) -> Converted:
     return Converted(dest, job.plan.left_out, requantised, lacking_tokenizer(job.checkpoint))
 
 
-def _manifest(job: Job, result: Converted, hashes: list[str], files: Mapping[str, FileInfo]) -> Manifest:
+def _manifest(
+    job: Job, result: Converted, origin: Mapping[str, Any], hashes: list[str], files: Mapping[str, FileInfo]
+) -> Manifest:
     dense, banks = describe(job.plan, hashes)
     provenance = {
         "tool": f"freetoken {__version__}",
         "source": job.checkpoint.name,
-        "source_files": [{"file": file.path.name, "bytes": file.size} for file in job.checkpoint.files],
+        **origin,
         "settings": job.recipe.settings,
     }
     if result.left_out:

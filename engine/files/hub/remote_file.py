@@ -83,6 +83,9 @@ class RemoteFile:
         self.close()
         return bool(self._cached) or self._download.comes_again(self._planned)
 
+    def sample(self) -> None:
+        """It comes piece by piece: what it is made of is told by its repository and commit."""
+
     def acquire(self) -> None:
         self._ahead.wait_for(self)
         self.close()

@@ -16,6 +16,7 @@ from engine.files.codecs import CODECS, TILE_ROWS
 from engine.files.conversion.convert import check_destination, convert, convert_job
 from engine.files.conversion.converted import Converted, was_requantised
 from engine.files.conversion.job import Job, Recipe, plan_job
+from engine.files.conversion.origin import is_origin
 from engine.files.conversion.partial import partial_folder
 from engine.files.conversion.requantise import check_expert_codec
 from engine.files.ftw.manifest import MANIFEST_NAME
@@ -167,19 +168,14 @@ def _require_codec(model: Ftw, wanted: str | None) -> None:
 def _is_made_of(source: Path | PackageFile | HubRepo | None, provenance: Mapping[str, Any]) -> bool:
     """Compares with what a manifest says of its origin. A package is pinned by the catalogue: its name is enough."""
     if isinstance(source, Path):
-        return bool(provenance.get("source_files") == source_files(source))
+        checkpoint = open_checkpoint(source)
+        try:
+            return is_origin(checkpoint, provenance)
+        finally:
+            checkpoint.close()
     if isinstance(source, HubRepo):
         return is_made_of(source, str(provenance.get("source", "")))
     return True
-
-
-def source_files(source: Path) -> list[dict[str, Any]]:
-    """The weights files of a checkpoint, as the provenance of a model lists them."""
-    checkpoint = open_checkpoint(source)
-    try:
-        return [{"file": file.path.name, "bytes": file.size} for file in checkpoint.files]
-    finally:
-        checkpoint.close()
 
 
 @dataclass(frozen=True)
