@@ -256,3 +256,25 @@ def test_a_gguf_of_a_repository(server: HubServer, tmp_path: Path) -> None:
 )
 def test_the_origin_of_a_model_is_compared_with_what_is_asked_for(made_of: str, file: str | None, same: bool) -> None:
     assert is_made_of(HubRepo("a/b", "main", file), made_of) == same
+
+
+def test_an_unfinished_pull_is_not_swept_away_by_another_of_its_name(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], expected: dict[str, bytes]
+) -> None:
+    server.add(REPO, files)
+    server.add("someone/Other", by_layer(2))
+    with pytest.raises(Interrupted):
+        pull_it(tmp_path, name="x", progress=until(900_000))
+    downloads = Store(tmp_path / "store").downloads("x")
+    before = {path: path.stat().st_size for path in downloads.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=f"unfinished pull of {REPO} at main has the name x") as caught:
+        pull_it(tmp_path, "someone/Other", name="x")
+    assert "freetoken rm x" in caught.value.remedy
+    assert "--force" in caught.value.remedy
+    assert {path: path.stat().st_size for path in downloads.rglob("*") if path.is_file()} == before
+    assert contents(pull_it(tmp_path, name="x")) == expected
+    with pytest.raises(Interrupted):
+        pull_it(tmp_path, "someone/Other", name="x", force=True, progress=until(2_000_000))
+    fetched = bytes_below(downloads)
+    assert contents(pull_it(tmp_path, name="x")) == expected, "the old model is there"
+    assert bytes_below(downloads) == fetched > 0, "the unfinished replacement is kept"

@@ -77,13 +77,13 @@ def open_repo(source: HubRepo, downloads: Path, note: Note, recipe: Recipe = AS_
     config.json of a model whose family is not known. `recipe` is what is planned to be made of it.
 
     Errors: NotFoundError, NetworkError, BusyError while another process fetches into `downloads`, UsageError when
-    `file` has to choose, UnsupportedError for a family, a format or a codec that cannot be converted; those of
-    `plan_job`.
+    weights of another repository or commit are there, which `refresh` replaces, or when `file` has to choose,
+    UnsupportedError for a family, a format or a codec that cannot be converted; those of `plan_job`.
     """
     hub, folder = connect(), DownloadsFolder(downloads)
     try:
         listing = _resolve(hub, folder, source, note, refresh)
-        folder.save(listing)
+        folder.save(listing, replace=refresh)
         return _open(hub, listing, folder, source.file, recipe, _OPENINGS)
     except BaseException:
         folder.discard_if_new()

@@ -85,7 +85,8 @@ def pull(
     if force:
         check_destination(dest, force)
     elif is_there(dest, target.source, expert_codec):
-        remove_leftovers(store.downloads(target.name))
+        if not partial_folder(dest).exists():  # else they are those of an unfinished replacement
+            remove_leftovers(store.downloads(target.name))
         return Pulled(dest)
     follower = Follower(progress, announce, note)
     work = _Work(dest, store.downloads(target.name), recipe_of(target, expert_codec), follower, write_tokenizer, force)
