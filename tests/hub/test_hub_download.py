@@ -59,6 +59,8 @@ def test_a_file_comes_as_it_is(server: HubServer, tmp_path: Path, path: str, con
         [Fault(STORED, drop_after=100_000), Fault(STORED, content_range="bytes 0-299999/300000")],
         [Fault(STORED, drop_after=100_000), Fault(STORED, content_range="bytes 100000-299999/300001")],
         [Fault(STORED, drop_after=100_000), Fault(STORED, content_range="nonsense")],
+        [Fault(STORED, drop_after=100_000), Fault(STORED, content_range=f"bytes {9 * 10**99}-1/2")],
+        [Fault(STORED, drop_after=100_000), Fault(STORED, content_range=f"bytes 0-{'9' * 5000}/*")],
         [Fault(STORED, status=503, times=2), Fault(STORED, status=429, headers={"Retry-After": "0"})],
         [Fault("/resolve/", status=500), Fault("/resolve/", status=429, headers={"RateLimit": '"api";r=0;t=0'})],
         [Fault(STORED, status=403)],  # an address that has expired: the Hub gives a new one

@@ -17,9 +17,6 @@ class Url(Protocol):
     @property
     def host(self) -> str: ...
 
-    @property
-    def netloc(self) -> bytes: ...
-
 
 class Response(Protocol):
     """What is used of an answer."""

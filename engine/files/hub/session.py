@@ -12,16 +12,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from engine import __version__
 from engine.base.errors import FreetokenError, NetworkError, NotFoundError, UsageError
 from engine.files.hub.client import Client, Response, library_of
 from engine.files.hub.patience import Passing
+from engine.files.hub.place import Place
 
 TOKEN_REMEDY = "Log in with: hf auth login, or set HF_TOKEN to a token from huggingface.co/settings/tokens."
 _BUSY_STATUS = (408, 425, 429, 500, 502, 503, 504)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
+_LENGTH = re.compile(r"\d{1,18}", re.ASCII)
 _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 _RATE_LIMIT = re.compile(r"r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})", re.ASCII)  # "api";r=0;t=55: nothing left for 55 s
 
@@ -41,8 +43,13 @@ class Hub:
     client: Client = field(repr=False)
 
     @property
+    def place(self) -> Place:
+        return Place.of(self.endpoint)
+
+    @property
     def host(self) -> str:
-        return urlsplit(self.endpoint).netloc
+        """What errors call it."""
+        return str(self.place)
 
     def api_url(self, repo: str, revision: str) -> str:
         """Where the list of a repository's files is."""
@@ -79,8 +86,13 @@ def connect() -> Hub:
         ) from None
 
     endpoint = constants.ENDPOINT
-    if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
-        raise UsageError(f"HF_ENDPOINT is {endpoint!r}, which is no address.", "Set it to https://..., or unset it.")
+    try:
+        Place.of(endpoint)
+    except ValueError:
+        shown = endpoint.rpartition("@")[2]  # what comes before it may be a password
+        raise UsageError(
+            f"HF_ENDPOINT is {shown!r}, which is no address.", "Set it to https://..., or unset it."
+        ) from None
     return Hub(
         endpoint=endpoint,
         cache=Path(constants.HF_HUB_CACHE),
@@ -118,17 +130,13 @@ def request(
             _check_status(hub, response, repo, what)
             yield _answer(response, start or 0)
     except library.TimeoutException:
-        raise Passing(f"{_host_of(url)} was silent for {hub.timeout:g} s") from None
+        raise Passing(f"{Place.of(url)} was silent for {hub.timeout:g} s") from None
     except library.ConnectError as error:
-        raise Passing(f"{_host_of(url)} cannot be reached ({error})") from None
+        raise Passing(f"{Place.of(url)} cannot be reached ({error})") from None
     except library.ProxyError as error:
         raise Passing(f"the proxy refuses the connection ({error})") from None
     except library.HTTPError as error:
         raise Passing(f"the connection was cut ({str(error) or type(error).__name__})") from None
-
-
-def _host_of(url: str) -> str:
-    return urlsplit(url).netloc
 
 
 def _answer(response: Response, asked: int) -> Answer:
@@ -147,7 +155,7 @@ def _answer(response: Response, asked: int) -> Answer:
 
 def _length(headers: Mapping[str, str]) -> int | None:
     text = headers.get("content-length", "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if _LENGTH.fullmatch(text) else None
 
 
 def _check_status(hub: Hub, response: Response, repo: str, what: str) -> None:
@@ -157,7 +165,7 @@ def _check_status(hub: Hub, response: Response, repo: str, what: str) -> None:
         return
     if status in _BUSY_STATUS:
         raise Passing(f"{response.url.host} answers {status} ({_phrase(status)})", _wait(response.headers))
-    if response.url.netloc.decode() != hub.host:
+    if not Place.of(str(response.url)).is_on(hub.place):
         # an address elsewhere is valid for a while; asking the Hub again gives a fresh one
         raise Passing(f"{response.url.host}, where the Hub keeps it, answers {status}")
     raise _refusal(hub, response, repo, what)
@@ -168,7 +176,7 @@ def _refusal(hub: Hub, response: Response, repo: str, what: str) -> FreetokenErr
     status = response.status_code
     code = response.headers.get("x-error-code", "")
     said = response.headers.get("x-error-message", "")
-    page = f"{hub.endpoint}/{repo}"
+    page = f"{hub.place.url}/{repo}"
     if code == "GatedRepo":
         return NetworkError(
             f"{repo} is gated: its owner wants the terms accepted before {what} can be fetched.",
