@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -327,3 +329,20 @@ def test_a_damaged_header_never_crashes(small_file: Path, data: st.DataObject) -
     damaged.write_bytes(content)
     with contextlib.suppress(CorruptFileError, UnsupportedError):
         open_gguf(damaged).close()
+
+
+@pytest.mark.parametrize("element", ["a string", "strings", "numbers"])
+def test_a_header_that_never_ends_is_not_read_into_memory(tmp_path: Path, element: str) -> None:
+    """A file as large as a model that claims to be all header; it is sparse, so it takes no disk."""
+    huge = 200 << 30
+    value = {
+        "a string": struct.pack("<IQ", 8, huge),
+        "strings": struct.pack("<IIQ", 9, 8, 1 << 30) + struct.pack("<Q", huge),
+        "numbers": struct.pack("<IIQ", 9, 0, huge),
+    }[element]
+    path = tmp_path / "huge.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k" + value)
+    os.truncate(path, huge + 1000)
+    file = LocalFile(path)
+    with contextlib.closing(file), pytest.raises(CorruptFileError, match="header of more than 256 MiB"):
+        read_gguf_header(file)

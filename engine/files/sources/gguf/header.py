@@ -1,7 +1,7 @@
 """The header of a GGUF file: metadata and the list of tensors. The format is ggml's, version 2 and 3, little endian.
 
-Every length is checked against what is left of the file before anything is read, so that a damaged or hostile file
-costs no more memory than its own size.
+Every length is checked against what is left of the file, and against what a header may have, before anything is read:
+a damaged or hostile file costs no more, of memory and of the network where it comes from there, than a large header.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.base.units import format_size
 from engine.files.codecs import CODECS, FORMS, align
 from engine.files.source_file import SourceFile
 from engine.files.sources.gguf import q5 as gguf_q5
@@ -49,6 +50,7 @@ TYPE_NAMES = {
 READ_TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
 _MAX_DIMENSIONS = 4
 _READ_BYTES = 1 << 20
+_MAX_HEADER_BYTES = 256 << 20  # ten times what the largest vocabularies take
 _SMALLEST_PAIR = 13  # bytes: key length, type, one byte of value
 _SMALLEST_TENSOR = 24  # bytes: name length, dimensions, type, offset
 
@@ -129,11 +131,20 @@ class _Cursor:
             raise CorruptFileError(
                 f"{self.path} is short: byte {self.position + count} is needed, it ends at {self.size}."
             )
+        self._require_header(self.position + count)
         data = self._file.read(count)
         if len(data) != count:
             raise CorruptFileError(f"{self.path} became short while it was read.")
         self.position += count
         return data
+
+    def _require_header(self, stop: int) -> None:
+        """Raises CorruptFileError when a header that goes on to byte `stop` is longer than any."""
+        if stop > _MAX_HEADER_BYTES:
+            raise CorruptFileError(
+                f"{self.path} has a header of more than {format_size(_MAX_HEADER_BYTES)}, which makes no sense.",
+                "Fetch it again, or take another copy of the model.",
+            )
 
     def unsigned(self, width: int) -> int:
         return int.from_bytes(self.take(width), "little")
@@ -162,6 +173,7 @@ class _Cursor:
                 position += 8 + length
                 if position > size:
                     raise CorruptFileError(f"{self.path} is short: byte {position} is needed, it ends at {size}.")
+                self._require_header(position)
                 strings.append(read(length).decode())
         except UnicodeDecodeError as error:
             raise CorruptFileError(f"{self.path} holds text that is not UTF-8: {error.object[:60]!r}.") from None
