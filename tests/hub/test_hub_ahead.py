@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from engine.base.errors import DoesNotFitError, NetworkError
+from engine.base.errors import DoesNotFitError, FreetokenError, NetworkError
 from engine.files.hub.ahead import AHEAD, FetchAhead
 
 SIZE = 100
@@ -19,6 +20,7 @@ class FakeFile:
     """A file that is fetched when `gate` opens; `error` is what its next fetch raises."""
 
     def __init__(self) -> None:
+        self.path = Path("downloads/model.safetensors")
         self.missing = SIZE
         self.gate = threading.Event()
         self.gate.set()
@@ -39,13 +41,19 @@ class FakeFile:
 class Disk:
     def __init__(self) -> None:
         self.free = 10**9
+        self.error: Exception | None = None
+
+    def look(self) -> tuple[Path, int]:
+        if self.error is not None and threading.current_thread() is not threading.main_thread():
+            raise self.error
+        return Path("/disk"), self.free
 
 
 @contextmanager
 def fetching(count: int, disk: Disk | None = None) -> Iterator[tuple[list[FakeFile], FetchAhead]]:
     files = [FakeFile() for _ in range(count)]
     room = disk or Disk()
-    ahead = FetchAhead(lambda: room.free, threading.Event())
+    ahead = FetchAhead(room.look, threading.Event())
     for file in files:
         ahead.add(file)
     try:
@@ -151,7 +159,7 @@ def test_a_file_that_is_wanted_and_does_not_fit() -> None:
     disk.free = SIZE - 1
     with (
         fetching(1, disk) as (files, ahead),
-        pytest.raises(DoesNotFitError, match="100 B of disk and 99 B are free"),
+        pytest.raises(DoesNotFitError, match=r"^model\.safetensors needs 100 B of disk and 99 B are free at /disk"),
     ):
         ahead.wait_for(files[0])
 
@@ -183,3 +191,17 @@ def test_an_interrupt_while_waiting_leaves_no_thread_that_works_on() -> None:
         with pytest.raises(KeyboardInterrupt):
             ahead.wait_for(files[0])
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(OSError(5, "Input/output error"), FreetokenError), (ZeroDivisionError("a mistake"), ZeroDivisionError)],
+)
+def test_a_disk_that_cannot_be_looked_at_ends_the_wait(error: Exception, told: type[Exception]) -> None:
+    """Looking at it is no part of a fetch, and nobody fetches any more after it."""
+    disk = Disk()
+    with fetching(2, disk) as (files, ahead):
+        disk.error = error
+        files[0].gate.clear()
+        with pytest.raises(told, match=str(error.args[-1])):
+            ahead.wait_for(files[0])

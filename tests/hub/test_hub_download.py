@@ -11,7 +11,7 @@ import pytest
 from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NetworkError, NotFoundError
 from engine.files.hub import download as download_module
 from engine.files.hub.download import Download
-from engine.files.hub.listing import fetch_listing
+from engine.files.hub.listing import Listing, fetch_listing
 from engine.files.hub.patience import Stopped
 from engine.files.hub.session import connect
 from tests.hub.pulling import QUICK, REPO
@@ -262,3 +262,25 @@ def test_a_fetch_can_be_stopped(server: HubServer, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         download.finish()
     assert 0 < download.have < len(LARGE)
+
+
+def test_a_beginning_is_compared_without_reading_what_else_is_there(server: HubServer, tmp_path: Path) -> None:
+    download = make(server, tmp_path)
+    download.fetch_head(200_000)
+    assert download.comes_again(1000)
+    assert ranges(server) == ["bytes=0-199999", "bytes=0-999"]
+    server.faults = [Fault(STORED, flip=10)]
+    assert not download.comes_again(1000)
+    assert download.have == 0
+
+
+def test_a_beginning_that_cannot_be_asked_for_again_is_believed(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    download = make(server, tmp_path)
+    download.fetch_head(200_000)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    hub = connect()
+    offline = Download(hub, Listing(REPO, "main", "0" * 40, ()), download.file, tmp_path, threading.Event(), QUICK)
+    assert offline.comes_again(1000)
+    assert offline.unfinished.is_file()

@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
-from engine.base.errors import DoesNotFitError
+from engine.base.errors import DoesNotFitError, FreetokenError
 from engine.base.units import format_size
 
 AHEAD = 2  # files beyond the one that is wanted, each over a connection of its own
@@ -19,6 +20,9 @@ _LOOK_AGAIN_SECONDS = 1.0  # room on the disk comes without a notice
 
 class Fetchable(Protocol):
     """A file that can be fetched, by one thread at a time; `missing` are the bytes that this takes of the disk."""
+
+    @property
+    def path(self) -> Path: ...
 
     @property
     def missing(self) -> int: ...
@@ -38,8 +42,8 @@ class FetchAhead:
     it to end all fetches: `stop`, which they look at, is set then.
     """
 
-    def __init__(self, free: Callable[[], int], stop: threading.Event) -> None:
-        """`free` tells the bytes that are free on the disk."""
+    def __init__(self, free: Callable[[], tuple[Path, int]], stop: threading.Event) -> None:
+        """`free` tells a folder on the disk, and the bytes that are free there."""
         self.report: Callable[[], None] = lambda: None
         self.reserved = 0
         self._free = free
@@ -48,6 +52,7 @@ class FetchAhead:
         self._numbers: dict[Fetchable, int] = {}
         self._states: list[_State] = []
         self._errors: dict[int, Exception] = {}
+        self._broken: Exception | None = None  # what ended a thread outside a fetch
         self._wanted = -1  # the file that is waited for, or was last
         self._reached = -1  # the largest number that was waited for
         self._changed = threading.Condition()
@@ -79,6 +84,8 @@ class FetchAhead:
             self._start_threads()
             self._changed.notify_all()
         while not self._is_settled(number):
+            if self._broken is not None:
+                raise self._broken
             self.report()
         self.report()
         if number in self._errors:
@@ -103,16 +110,17 @@ class FetchAhead:
         """Whether a file is through, after a while at most."""
 
         def settled() -> bool:
-            return self._states[number] in (_State.DONE, _State.FAILED)
+            return self._broken is not None or self._states[number] in (_State.DONE, _State.FAILED)
 
         with self._changed:
-            return self._changed.wait_for(settled, _REPORT_SECONDS)
+            self._changed.wait_for(settled, _REPORT_SECONDS)
+            return self._states[number] in (_State.DONE, _State.FAILED)
 
     def _require_room(self, file: Fetchable) -> None:
-        missing, free = file.missing, self._free()
+        missing, (folder, free) = file.missing, self._free()
         if missing > free:
             raise DoesNotFitError(
-                f"The next file needs {format_size(missing)} of disk and {format_size(free)} are free.",
+                f"{file.path.name} needs {format_size(missing)} of disk and {format_size(free)} are free at {folder}.",
                 "What was fetched and converted is kept: free some space and pull again to go on from there.",
             )
 
@@ -123,6 +131,20 @@ class FetchAhead:
                 thread.start()
 
     def _run(self) -> None:
+        try:
+            self._fetch_all()
+        except Exception as caught:  # of looking at the disk: whoever waits would wait for ever
+            error = caught
+            if isinstance(caught, OSError):
+                error = FreetokenError(
+                    f"It cannot be told how much of the disk is free: {caught.strerror or caught}.",
+                    "What was fetched and converted is kept: pull again to go on from there.",
+                )
+            with self._changed:
+                self._broken = error
+                self._changed.notify_all()
+
+    def _fetch_all(self) -> None:
         while True:
             with self._changed:
                 number = self._next()
@@ -166,4 +188,4 @@ class FetchAhead:
         running = sum(
             other.missing for other, state in zip(self._files, self._states, strict=True) if state is _State.RUNNING
         )
-        return self._free() - self.reserved - running >= file.missing
+        return self._free()[1] - self.reserved - running >= file.missing

@@ -37,7 +37,7 @@ class Opening:
     def __init__(self, hub: Hub, listing: Listing, folder: Path, rules: Rules) -> None:
         self.files: list[RemoteFile] = []
         self.stop = threading.Event()
-        self.ahead = FetchAhead(lambda: free_space(folder)[1], self.stop)
+        self.ahead = FetchAhead(lambda: free_space(folder), self.stop)
         self._hub = hub
         self._listing = listing
         self._folder = folder

@@ -97,8 +97,10 @@ def _open(hub: Hub, listing: Listing, folder: DownloadsFolder, file: str | None,
         job = plan_job(opening.checkpoint(file), recipe)
         return Repo(job, tuple(opening.files), opening.ahead, folder)
     except (CorruptFileError, UnsupportedError):
-        damaged = tries > 1 and opening.forget_damaged_beginnings()
-        opening.close()
+        try:
+            damaged = tries > 1 and opening.forget_damaged_beginnings()
+        finally:
+            opening.close()
         if not damaged:
             raise
     except BaseException:
