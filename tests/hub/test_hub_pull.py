@@ -19,7 +19,7 @@ from engine.base.errors import (
 from engine.files.conversion.convert import convert
 from engine.files.ftw.opening import open_model
 from engine.files.hub.address import HubRepo
-from engine.files.hub.repo import is_made_of, open_repo
+from engine.files.hub.repo import Repo, is_made_of, open_repo
 from engine.files.pulling.cost import Cost
 from engine.files.pulling.pull import pull_cost
 from engine.files.pulling.repository import FETCH, FETCH_AND_CONVERT
@@ -278,3 +278,28 @@ def test_an_unfinished_pull_is_not_swept_away_by_another_of_its_name(
     fetched = bytes_below(downloads)
     assert contents(pull_it(tmp_path, name="x")) == expected, "the old model is there"
     assert bytes_below(downloads) == fetched > 0, "the unfinished replacement is kept"
+
+
+def test_what_came_is_not_summed_up_for_every_piece_that_is_written(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of hundreds of files is written in hundreds of thousands of pieces."""
+    server.add(REPO, files)
+    sums = told = 0
+    real = Repo.fetched.fget
+
+    def fetched(repo: Repo) -> int:
+        nonlocal sums
+        sums += 1
+        assert real is not None
+        return int(real(repo))
+
+    def progress(phase: str, done: int, total: int) -> None:
+        nonlocal told
+        told += 1
+
+    monkeypatch.setattr(Repo, "fetched", property(fetched))
+    monkeypatch.setattr("engine.files.pulling.repository._LOOK_AGAIN_SECONDS", 100.0)
+    pull_it(tmp_path, progress=progress)
+    waits = 2 * 5 + 10  # before and after each of five files, and some while one comes
+    assert 0 < sums <= waits < told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +17,14 @@ from engine.files.hub.address import HubRepo
 from engine.files.hub.repo import Repo, open_repo
 from engine.files.pulling.cost import Cost, room_needed
 from engine.files.sources.checkpoint import TokenizerWriter
-from engine.files.space import free_space
+from engine.files.space import SMALL_FILES_BYTES, free_space, used_bytes
 
 PullProgress = Callable[[str, int, int], None]
 """Called with the phase, the bytes done and the bytes there will be."""
 
 FETCH, CONVERT, FETCH_AND_CONVERT = "fetch", "convert", "fetch and convert"
 
-_SMALL_FILES_BYTES = 64 << 20  # room for the manifest, the tokenizer and what the file system adds
+_LOOK_AGAIN_SECONDS = 0.1  # at what came of hundreds of files, while many more pieces are written
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,13 @@ def cost_of_repo(source: HubRepo, folder: Path, note: Callable[[str], None], rec
 
 
 def _cost(repo: Repo) -> Cost:
-    room = room_needed(repo.job.plan, [file.to_fetch for file in repo.files]) + _SMALL_FILES_BYTES
+    room = room_needed(repo.job.plan, [file.to_fetch for file in repo.files]) + SMALL_FILES_BYTES
     return Cost(fetch=repo.to_fetch, disk=repo.job.plan.total_bytes, room=room)
 
 
 def _require_room(cost: Cost, repo: Repo, dest: Path) -> None:
     """Raises DoesNotFitError when the disk cannot hold the conversion and the files that it reads at a time."""
-    partial = partial_folder(dest)
-    there = sum(path.stat().st_blocks * 512 for path in partial.iterdir()) if partial.is_dir() else 0
+    there = used_bytes(partial_folder(dest))
     _, free = free_space(dest)
     short = cost.room - there - repo.on_disk - free
     if short > 0:
@@ -108,13 +108,24 @@ class _Written:
         self._total = repo.job.plan.total_bytes
         self._phase = FETCH_AND_CONVERT if repo.to_fetch else CONVERT
         self._progress = follower.progress
+        self._fetched, self._to_fetch = repo.fetched, repo.to_fetch
+        self._looked = time.monotonic()
         repo.ahead.reserved = self._total
-        repo.ahead.report = self._report
+        repo.ahead.report = self._look
 
     def __call__(self, done: int, total: int) -> None:
         self._written = done
         self._repo.ahead.reserved = total - done
+        if done == total or time.monotonic() - self._looked >= _LOOK_AGAIN_SECONDS:
+            self._look()
+        else:
+            self._report()
+
+    def _look(self) -> None:
+        """Reports what came until now as well."""
+        self._looked = time.monotonic()
+        self._fetched, self._to_fetch = self._repo.fetched, self._repo.to_fetch
         self._report()
 
     def _report(self) -> None:
-        self._progress(self._phase, self._repo.fetched + self._written, self._repo.to_fetch + self._total)
+        self._progress(self._phase, self._fetched + self._written, self._to_fetch + self._total)
