@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,7 @@ def parse_object(text: bytes, where: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
             raise CorruptFileError(f"{where} holds {twice!a} twice.")
         return table
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from engine.base.errors import NotFoundError, UnsupportedError, UsageError
@@ -44,6 +46,17 @@ def test_a_gguf_is_chosen_by_a_name_or_a_piece_of_it(wanted: str, parts: list[st
     choice = choose_gguf(repo(*QUANTS), wanted)
     assert choice is not None
     assert [part.path for part in choice.parts] == parts
+
+
+def test_names_that_claim_many_parts_cost_no_more_than_others() -> None:
+    paths = [f"Tiny{i}-00001-of-99999.gguf" for i in range(20_000)]
+    listing = repo(*paths, *(f"Whole-{part:05d}-of-05000.gguf" for part in range(1, 5001)))
+    started = time.monotonic()
+    choice = choose_gguf(listing, "Whole")
+    assert choice is not None
+    assert len(choice.parts) == 5000
+    assert all(listing.find(path) is not None for path in paths)
+    assert time.monotonic() - started < 5, "not a second for every few names"
 
 
 def test_several_ggufs_have_to_be_chosen_from() -> None:

@@ -346,3 +346,8 @@ def test_a_header_that_never_ends_is_not_read_into_memory(tmp_path: Path, elemen
     file = LocalFile(path)
     with contextlib.closing(file), pytest.raises(CorruptFileError, match="header of more than 256 MiB"):
         read_gguf_header(file)
+
+
+def test_a_file_of_no_parts_is_a_whole_one(tmp_path: Path, small_file: Path) -> None:
+    path = small_file.rename(tmp_path / "tiny-00001-of-00000.gguf")
+    assert open_gguf(path).files[0].path == path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.safetensors_header import build_header, read_header
 from engine.files.sources.opening import open_checkpoint
 from engine.files.sources.safetensors.folder import open_folder
+from engine.files.sources.safetensors.shards import weights_files
 from engine.files.sources.tensors import row_count
+from engine.files.untrusted import parse_object
 from tests.hostile.safetensors_files import SAFETENSORS_FILES
 from tests.unit.checkpoints import mixtral_tensors, write_folder, write_sharded_folder
 
@@ -292,3 +295,13 @@ def test_a_damaged_header_never_crashes(data: st.DataObject) -> None:
         content[data.draw(st.integers(0, len(content) - 129))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(CorruptFileError):
         parse(bytes(content[: data.draw(st.integers(0, len(content)))]))
+
+
+def test_a_header_of_many_names_and_one_of_them_twice_is_refused_at_once() -> None:
+    text = ",".join(f'"{number}": 0' for number in range(200_000))
+    started = time.monotonic()
+    with pytest.raises(CorruptFileError, match="holds '199999' twice"):
+        parse_object(f'{{{text}, "199999": 0}}'.encode(), "x")
+    names = [f"{number}.safetensors" for number in range(30_000)]
+    assert len(weights_files(names, {name: name for name in names}, "x")) == len(names)
+    assert time.monotonic() - started < 5

@@ -86,18 +86,21 @@ def _has_safetensors(listing: Listing) -> bool:
 def _gguf_choices(listing: Listing) -> dict[str, GgufChoice]:
     """All GGUF models by name; one of which a part is missing is not among them."""
     there = {file.path: file for file in listing.files if file.path.endswith(_GGUF)}
-    choices: dict[str, GgufChoice] = {}
+    found: dict[tuple[str, int], list[str]] = {}
     for path in sorted(there):
         folder, _, name = path.rpartition("/")
         if name.lower().startswith(_NO_MODELS):
             continue
-        prefix = f"{folder}/" if folder else ""
-        parts = [there.get(prefix + part) for part in split_parts(name)]
-        split = split_name(name)
-        common = prefix + (split[0] if split else name)
-        whole = [part for part in parts if part is not None]
-        if len(whole) == len(parts):
-            choices[common] = GgufChoice(common, tuple(whole))
+        stem, count = split_name(name) or (name, 1)
+        found.setdefault((f"{folder}/{stem}" if folder else stem, count), []).append(path)
+    choices: dict[str, GgufChoice] = {}
+    for (common, count), paths in found.items():
+        if len(paths) == count:  # names claim any number of parts: none is looked for before so many are there
+            folder, _, name = paths[0].rpartition("/")
+            parts = [there.get(f"{folder}/{part}" if folder else part) for part in split_parts(name)]
+            whole = tuple(part for part in parts if part is not None)
+            if len(whole) == count:
+                choices[common] = GgufChoice(common, whole)
     return choices
 
 

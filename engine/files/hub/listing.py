@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from engine.base.errors import CorruptFileError, NetworkError
@@ -54,7 +55,11 @@ class Listing:
     files: tuple[HubFile, ...]
 
     def find(self, path: str) -> HubFile | None:
-        return next((file for file in self.files if file.path == path), None)
+        return self._by_path.get(path)
+
+    @cached_property
+    def _by_path(self) -> Mapping[str, HubFile]:
+        return {file.path: file for file in reversed(self.files)}  # of two the first, as in the list
 
     def to_json(self) -> dict[str, Any]:
         return {

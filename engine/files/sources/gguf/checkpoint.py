@@ -95,7 +95,7 @@ def present_gguf(name: str, files: Sequence[SourceFile]) -> Checkpoint:
 def split_name(name: str) -> tuple[str, int] | None:
     """What the parts of a split file have in common, and how many there are; None for the name of a whole file."""
     split = _SPLIT_NAME.fullmatch(name)
-    return (split[1], int(split[3])) if split else None
+    return (split[1], int(split[3])) if split and int(split[3]) else None
 
 
 def split_parts(name: str) -> list[str]:

@@ -71,7 +71,8 @@ def weights_files(names: Collection[str], index: Index | None, where: str) -> tu
     """
     if index is not None:
         shards = sorted(set(index.values()))
-        absent = [shard for shard in shards if shard not in names]
+        there = set(names)
+        absent = [shard for shard in shards if shard not in there]
         if absent:
             more = f", and so are {len(absent) - 1} more" if len(absent) > 1 else ""
             raise NotFoundError(
