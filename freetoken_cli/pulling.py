@@ -68,7 +68,7 @@ def forecast(wanted: Wanted, store: Store, output: Output) -> Forecast:
     if not wanted.force and is_there(store.destination(target.name), target.source, wanted.expert_codec):
         return Forecast.of(target, NOTHING, store, present=True)
     with output.waiting(f"Looking at {wanted.what}"):
-        cost = pull_cost(target, wanted.expert_codec, output.warn)
+        cost = pull_cost(target, wanted.expert_codec, output.warn, write_tokenizer=write_tokenizer)
     return Forecast.of(target, cost, store)
 
 

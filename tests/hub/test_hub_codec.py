@@ -23,6 +23,7 @@ from engine.files.store import Store
 from tests.hub.pulling import REPO, Interrupted, contents, until
 from tests.hub.server import HubServer
 from tests.unit.checkpoints import LLAMA, llama_tensors, write_folder
+from tests.unit.converting import write_tokenizer
 
 
 def pulled(tmp_path: Path, **options: Any) -> Pulled:
@@ -52,8 +53,10 @@ def test_experts_are_put_into_a_codec_as_a_conversion_does_it(
     assert found.converted.requantised == local.requantised
     assert found.converted.notes() == local.notes()
     assert "relative error (rms)" in found.converted.notes()[0]
-    assert costs == [pull_cost(find_target(REPO), codec)]
-    assert costs[0].disk == size_on_disk(found.folder) < pull_cost(find_target(REPO)).disk
+    assert costs == [pull_cost(find_target(REPO), codec, write_tokenizer=write_tokenizer)]
+    assert (
+        costs[0].disk == size_on_disk(found.folder) < pull_cost(find_target(REPO), write_tokenizer=write_tokenizer).disk
+    )
 
 
 def test_a_model_in_other_codecs_is_not_taken_for_this_one(
@@ -102,7 +105,10 @@ def test_codecs_are_not_mixed_in_an_unfinished_pull(server: HubServer, tmp_path:
 
 
 def test_another_codec_is_refused_before_the_hub_is_asked(server: HubServer, tmp_path: Path) -> None:
-    for refused in (lambda: pulled(tmp_path, expert_codec="q4_0"), lambda: pull_cost(find_target(REPO), "q4_0")):
+    for refused in (
+        lambda: pulled(tmp_path, expert_codec="q4_0"),
+        lambda: pull_cost(find_target(REPO), "q4_0", write_tokenizer=write_tokenizer),
+    ):
         with pytest.raises(UsageError, match="cannot be put into 'q4_0'"):
             refused()
     assert server.requests == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -28,6 +30,7 @@ from engine.files.store import Store
 from tests.hub.pulling import REPO, Interrupted, by_layer, bytes_below, contents, interrupt, pull_it, until
 from tests.hub.server import HubServer
 from tests.unit.checkpoints import mixtral_tensors, write_mixtral_gguf
+from tests.unit.converting import write_tokenizer
 
 STORED = "/storage/"
 
@@ -87,7 +90,7 @@ def test_files_are_given_up_as_soon_as_they_are_converted(server: HubServer, tmp
 
 def test_the_order_of_shards_and_the_room_they_take(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
     server.add(REPO, by_layer())
-    cost = pull_cost(find_target(REPO))
+    cost = pull_cost(find_target(REPO), write_tokenizer=write_tokenizer)
     largest = max(len(content) for content in server.repos[REPO][server.refs[REPO]["main"]].values())
     assert cost.disk < cost.room <= cost.disk + 2 * largest + (64 << 20)
     assert cost.fetch > cost.disk * 0.9
@@ -303,3 +306,18 @@ def test_what_came_is_not_summed_up_for_every_piece_that_is_written(
     pull_it(tmp_path, progress=progress)
     waits = 2 * 5 + 10  # before and after each of five files, and some while one comes
     assert 0 < sums <= waits < told
+
+
+def test_a_gguf_tokenizer_that_cannot_be_written_leaves_nothing(server: HubServer, tmp_path: Path) -> None:
+    def refuse(metadata: Mapping[str, Any], folder: Path) -> None:
+        raise UnsupportedError("The pre-tokenizer is not known.")
+
+    path = write_mixtral_gguf(tmp_path / "Tiny.gguf", mixtral_tensors(), gguf.GGMLQuantizationType.F16)
+    server.add("someone/Tiny-GGUF", {path.name: path.read_bytes()})
+    announced: list[Cost] = []
+    with pytest.raises(UnsupportedError, match="pre-tokenizer"):
+        pull_cost(find_target("someone/Tiny-GGUF"), write_tokenizer=refuse)
+    with pytest.raises(UnsupportedError, match="pre-tokenizer"):
+        pull_it(tmp_path, "someone/Tiny-GGUF", write_tokenizer=refuse, announce=announced.append)
+    assert announced == []
+    assert not Store(tmp_path / "store").downloads("tiny-gguf").exists()

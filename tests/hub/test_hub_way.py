@@ -14,6 +14,7 @@ from engine.files.pulling.target import find_target
 from engine.files.store import Store
 from tests.hub.pulling import REPO, Interrupted, by_layer, contents, pull_it, until
 from tests.hub.server import Fault, HubServer
+from tests.unit.converting import write_tokenizer
 
 STORED = "/storage/"
 
@@ -98,7 +99,7 @@ def test_what_is_converted_already_is_not_fetched_again(
     server: HubServer, tmp_path: Path, files: dict[str, bytes]
 ) -> None:
     server.add(REPO, by_layer())
-    total = pull_cost(find_target(REPO))
+    total = pull_cost(find_target(REPO), write_tokenizer=write_tokenizer)
 
     def progress(phase: str, done: int, total_bytes: int) -> None:
         if phase == FETCH_AND_CONVERT and done > 0.75 * (total.fetch + total.disk):

@@ -19,6 +19,7 @@ from engine.files.conversion.job import Job, Recipe, plan_job
 from engine.files.conversion.origin import is_origin
 from engine.files.conversion.partial import partial_folder
 from engine.files.conversion.requantise import check_expert_codec
+from engine.files.conversion.small_files import small_files
 from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.ftw.opening import Ftw, open_model
 from engine.files.hub.address import HubRepo
@@ -107,10 +108,17 @@ def recipe_of(target: Target, expert_codec: str | None = None) -> Recipe:
     return Recipe(target.model.upcycle, expert_codec, target.model.sampling)
 
 
-def pull_cost(target: Target, expert_codec: str | None = None, note: Callable[[str], None] = no_note) -> Cost:
+def pull_cost(
+    target: Target,
+    expert_codec: str | None = None,
+    note: Callable[[str], None] = no_note,
+    *,
+    write_tokenizer: TokenizerWriter,
+) -> Cost:
     """What a pull would take; nothing is kept, and of a repository of the Hub only headers are fetched.
 
-    Errors: those of `open_repo`, `open_checkpoint` and `plan_job` for a source that cannot be had or converted.
+    Errors: those of `open_repo`, `open_checkpoint`, `plan_job` and `small_files` for a source that cannot be had or
+    converted.
     """
     check_expert_codec(expert_codec)
     recipe = recipe_of(target, expert_codec)
@@ -118,9 +126,10 @@ def pull_cost(target: Target, expert_codec: str | None = None, note: Callable[[s
         return _cost_of_package_file(target.source, target.model, expert_codec)
     if isinstance(target.source, Path):
         with _planned(target.source, recipe) as job:
+            small_files(job, write_tokenizer)
             return _cost_of_path(job)
     with tempfile.TemporaryDirectory(prefix="freetoken-") as folder:
-        return cost_of_repo(target.source, Path(folder) / "downloads", note, recipe)
+        return cost_of_repo(target.source, Path(folder) / "downloads", note, recipe, write_tokenizer=write_tokenizer)
 
 
 def is_there(dest: Path, source: Path | PackageFile | HubRepo | None = None, expert_codec: str | None = None) -> bool:
@@ -197,6 +206,7 @@ class _Work:
 
 def _pull_path(source: Path, work: _Work) -> Converted:
     with _planned(source, work.recipe) as job:
+        small_files(job, work.write_tokenizer)  # what cannot be had is told before anybody is asked to agree
         work.follower.announce(_cost_of_path(job))
         return convert_job(
             job, work.dest, write_tokenizer=work.write_tokenizer, progress=work.converting, force=work.force

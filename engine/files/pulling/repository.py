@@ -13,6 +13,7 @@ from engine.files.conversion.convert import convert_job
 from engine.files.conversion.converted import Converted
 from engine.files.conversion.job import AS_IT_IS, Recipe
 from engine.files.conversion.partial import partial_folder
+from engine.files.conversion.small_files import small_files
 from engine.files.hub.address import HubRepo
 from engine.files.hub.repo import Repo, open_repo
 from engine.files.pulling.cost import Cost, room_needed
@@ -59,6 +60,7 @@ def pull_repo(
     repo = open_repo(source, downloads, follower.note, recipe, refresh=force)
     try:
         cost = _cost(repo)
+        small_files(repo.job, write_tokenizer)  # what cannot be had is told before anybody is asked to agree
         follower.announce(cost)
         _require_room(cost, repo, dest)
         written = _Written(repo, follower)
@@ -72,10 +74,21 @@ def pull_repo(
         repo.close()
 
 
-def cost_of_repo(source: HubRepo, folder: Path, note: Callable[[str], None], recipe: Recipe = AS_IT_IS) -> Cost:
-    """What pulling a repository takes; its headers are read into `folder`, no weights. Errors: those of `open_repo`."""
+def cost_of_repo(
+    source: HubRepo,
+    folder: Path,
+    note: Callable[[str], None],
+    recipe: Recipe = AS_IT_IS,
+    *,
+    write_tokenizer: TokenizerWriter,
+) -> Cost:
+    """What pulling a repository takes; its headers are read into `folder`, no weights.
+
+    Errors: those of `open_repo` and `small_files`.
+    """
     repo = open_repo(source, folder, note, recipe)
     try:
+        small_files(repo.job, write_tokenizer)
         return _cost(repo)
     finally:
         repo.close()
