@@ -10,7 +10,7 @@ from engine.base.errors import UsageError
 from engine.files.pulling.catalogue import WHERE_TO_LOOK
 from engine.files.store import Store
 from freetoken_cli import options
-from freetoken_cli.options import ExpertCodec, Json, NoColor, Yes
+from freetoken_cli.options import ExpertCodec, Json, NoColor
 from freetoken_cli.output import Output
 from freetoken_cli.phases import conversion_record
 from freetoken_cli.pulling import Wanted, forecast, pull_into_store
@@ -48,7 +48,8 @@ File = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="State sizes and fit; keep nothing.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a model that is there.")]
-
+# scripts give it to every command alike
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Changes nothing: a pull never asks.")]
 Quiet = Annotated[bool, options.quiet("Print the name alone: no forecast, no progress.")]
 
 

@@ -119,6 +119,13 @@ def test_pull_does_not_take_one_model_for_another(home: Home, checkpoint: Path) 
     assert home.run("pull", str(other)).returncode == 0
 
 
+def test_pull_never_asks_and_takes_yes_all_the_same(home: Home, checkpoint: Path) -> None:
+    plain = home.run("pull", str(checkpoint), "--name", "plain")
+    agreed = home.run("pull", str(checkpoint), "--name", "agreed", "--yes")
+    assert (plain.stdout, agreed.stdout) == ("plain\n", "agreed\n")
+    assert "a pull never asks" in home.run("pull", "--help").stdout
+
+
 def test_pull_tells_what_is_wrong_with_what_is_there(home: Home, checkpoint: Path) -> None:
     assert home.run("pull", str(checkpoint), "--name", "mine").returncode == 0
     bank = home.paths.store / "mine" / "experts-0-0.bank"
