@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from engine.base.errors import NotFoundError, UsageError
@@ -52,7 +53,7 @@ def require_no_path(what: str, paths: Paths, error: UsageError) -> None:
 
     if is_hub_id(what) and not looks_like_path(what):
         return
-    remedy = f"To use a checkpoint, take it in first: freetoken pull {what}"
+    remedy = f"To use a checkpoint, take it in first: freetoken pull {shlex.quote(what)}"
     if (Path(what) / MANIFEST_NAME).exists():
         remedy = f"It is a converted model: move or link it into {paths.store}"
     raise UsageError(error.message, remedy) from None

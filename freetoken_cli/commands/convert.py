@@ -77,6 +77,7 @@ def command(
             progress=partial(phases, CONVERT),
             recipe=Recipe(expert_codec=expert_codec),
             force=force,
+            removal=f"freetoken rm {folder.name}" if dest is None else "",
         )
     for note in done.notes():
         output.note(note)

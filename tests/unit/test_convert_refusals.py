@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,3 +244,17 @@ def test_experts_that_differ_are_told_apart_by_shape(tmp_path: Path, tensors: di
     save_file(saved, source / "model.safetensors")
     said = r"differs.*gate_up f32 96 x 64, down f16 64 x 96; .*, down f32 64 x 96\. Use"
     refuse(tmp_path, source, UnsupportedError, said)
+
+
+def test_the_command_that_removes_what_is_unfinished_bears_a_space(tmp_path: Path, source: Path) -> None:
+    dest = tmp_path / "my models" / "dest"
+    by_shell = Partial(dest, {}, force=False)
+    assert shlex.split(by_shell.removal) == ["rm", "-r", str(by_shell.folder)]
+    by_shell.__exit__(None, None, None)
+    by_name = Partial(dest, {}, force=False, removal="freetoken rm dest")
+    assert by_name.removal == "freetoken rm dest"
+    by_name.__exit__(None, None, None)
+    dest.mkdir()
+    beside_a_model = Partial(dest, {}, force=False, removal="freetoken rm dest")
+    assert beside_a_model.removal == by_shell.removal
+    beside_a_model.__exit__(None, None, None)

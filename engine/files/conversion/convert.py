@@ -44,6 +44,7 @@ def convert(
     force: bool = False,
     pace: Pace | None = None,
     pack: Pack = native_pack,
+    removal: str = "",
 ) -> Converted:
     """Converts a folder of safetensors or a GGUF file into the FTW folder `dest`, by `recipe`.
 
@@ -63,6 +64,7 @@ def convert(
             force=force,
             pace=pace,
             pack=pack,
+            removal=removal,
         )
     finally:
         checkpoint.close()
@@ -77,6 +79,7 @@ def convert_job(
     force: bool = False,
     pace: Pace | None = None,
     pack: Pack = native_pack,
+    removal: str = "",
 ) -> Converted:
     """Carries out a planned conversion into the FTW folder `dest`; its checkpoint stays open.
 
@@ -85,7 +88,7 @@ def convert_job(
     released as soon as all that they hold is safe on disk. `write_tokenizer` turns GGUF metadata into tokenizer files,
     before any weights are read. `force` replaces an existing `dest`, and starts over where an unfinished conversion was
     begun without it. `pace` says how often the journal is brought up to date; `pack` is another packer of the same
-    format.
+    format. `removal` is the command that an error names to remove what is unfinished; by default that of the shell.
 
     Errors: those of `small_files` and of acquiring a file; CorruptFileError for impossible values; UsageError when
     `dest` is there or settings would be mixed; BusyError while another process converts; DoesNotFitError when the disk
@@ -95,7 +98,7 @@ def convert_job(
     small = small_files(job, write_tokenizer)
     origin = origin_of(job.checkpoint)
     _check_space(dest, job.plan)
-    with Partial(dest, fingerprint(job), force) as partial:
+    with Partial(dest, fingerprint(job), force, removal) as partial:
         check_destination(dest, force)  # again: who held the lock before us may have finished
         partial.write_small(small)
         infos = {name: FileInfo(len(content), xxhash.xxh3_128_hexdigest(content)) for name, content in small.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -46,17 +47,21 @@ class Partial:
     `lines` are the journal's for the items already done; each begins with the item's hash.
     """
 
-    def __init__(self, dest: Path, fingerprint: Mapping[str, Any], force: bool) -> None:
+    def __init__(self, dest: Path, fingerprint: Mapping[str, Any], force: bool, removal: str = "") -> None:
         """Takes the lock, and up an earlier conversion of the same source with the same settings.
 
         `force` throws an earlier conversion away, unless that was begun with `force` as well and is the same: whoever
         says the same again goes on. `fingerprint` begins with the version of the journal.
+        `removal` is the command that removes what is unfinished, where there is a better one than that of the shell.
 
         Errors: BusyError when another process is at it, UsageError when the folder holds another conversion that is to
         be kept, or what no conversion has written.
         """
         self.dest = dest
         self.folder = partial_folder(dest)
+        # Where a model has the name already, a command that knows the name alone would remove that one too.
+        by_shell = f"rm -r {shlex.quote(str(self.folder))}"
+        self.removal = by_shell if not removal or os.path.lexists(dest) else removal
         self._lock = lock_folder(self.folder, f"Another process is converting into {self.folder}.")
         self._files: dict[str, int] = {}
         self._dirty: set[str] = set()
@@ -94,7 +99,7 @@ class Partial:
             if not is_same and not force:
                 raise UsageError(
                     f"{self.folder} holds an unfinished conversion {_what_differs(earlier, fingerprint)}.",
-                    f"Finish that one, remove it with: rm -r {self.folder}, or start again with --force.",
+                    f"Finish that one, remove it with: {self.removal}, or start again with --force.",
                 )
             if not is_same or (force and not earlier.get(_FORCED)):
                 complete = []

@@ -97,7 +97,7 @@ def _read(chunks: Iterator[Bytes], partial: Partial) -> Iterator[Bytes]:
     except CorruptFileError as error:
         raise CorruptFileError(
             error.message,
-            f"{error.remedy} What was made of it so far does not go with another: rm -r {partial.folder}".lstrip(),
+            f"{error.remedy} What was made of it so far does not go with another: {partial.removal}".lstrip(),
         ) from error
 
 
@@ -197,5 +197,5 @@ def _check_resumed(plan: Plan, partial: Partial) -> None:
     if not whole:
         raise CorruptFileError(
             f"The files in {partial.folder} are not what its journal says.",
-            f"Remove it with: rm -r {partial.folder}, and convert again.",
+            f"Remove it with: {partial.removal}, and convert again.",
         )

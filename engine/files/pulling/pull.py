@@ -209,7 +209,12 @@ def _pull_path(source: Path, work: _Work) -> Converted:
         small_files(job, work.write_tokenizer)  # what cannot be had is told before anybody is asked to agree
         work.follower.announce(_cost_of_path(job))
         return convert_job(
-            job, work.dest, write_tokenizer=work.write_tokenizer, progress=work.converting, force=work.force
+            job,
+            work.dest,
+            write_tokenizer=work.write_tokenizer,
+            progress=work.converting,
+            force=work.force,
+            removal=f"freetoken rm {work.dest.name}",
         )
 
 

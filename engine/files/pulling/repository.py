@@ -64,7 +64,14 @@ def pull_repo(
         follower.announce(cost)
         _require_room(cost, repo, dest)
         written = _Written(repo, follower)
-        done = convert_job(repo.job, dest, write_tokenizer=write_tokenizer, progress=written, force=force)
+        done = convert_job(
+            repo.job,
+            dest,
+            write_tokenizer=write_tokenizer,
+            progress=written,
+            force=force,
+            removal=f"freetoken rm {dest.name}",
+        )
         repo.discard_downloads()
         return done
     except BaseException:
