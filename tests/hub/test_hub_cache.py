@@ -105,3 +105,14 @@ def test_a_copy_without_links_is_used_too(
         (snapshot / name).write_bytes(content)
     assert contents(pull_it(tmp_path)) == expected
     assert server.asked("/resolve/") == []
+
+
+def test_offline_a_link_whose_blob_is_gone_is_named(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = in_cache(tmp_path / "cache", server.add(REPO, files), files)
+    for link in snapshot.glob("*.safetensors"):
+        link.resolve().unlink()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(NetworkError, match=r"\.safetensors of .* is not on this machine, and HF_HUB_OFFLINE forbids"):
+        pull_it(tmp_path)

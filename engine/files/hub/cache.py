@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.files.hub.listing import HubFile, Listing, is_commit
+from engine.files.hub.listing import UNKNOWN_SIZE, HubFile, Listing, is_commit
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -31,7 +31,8 @@ def cached_copy(cache: Path, listing: Listing, file: HubFile) -> Path | None:
 def cached_listing(cache: Path, repo: str, revision: str) -> Listing | None:
     """The files of a revision that are in the cache, None without any; for when the Hub cannot be asked.
 
-    Hashes are those that the names of the blobs promise; a copy that is no link has none.
+    Hashes are those that the names of the blobs promise; a copy that is no link has none. A link whose blob is gone
+    tells that there is such a file, of UNKNOWN_SIZE.
     """
     folder = _repo_folder(cache, repo)
     commit = _commit(folder, revision)
@@ -58,8 +59,10 @@ def _commit(folder: Path, revision: str) -> str | None:
 
 def _files(snapshot: Path) -> Iterator[HubFile]:
     for path in snapshot.rglob("*"):
-        if path.is_file():
+        if path.is_file() or path.is_symlink():
             name = Path(os.readlink(path)).name if path.is_symlink() else ""
             sha256 = name if _SHA256.fullmatch(name) else ""
             git_sha1 = name if is_commit(name) else ""
-            yield HubFile(path.relative_to(snapshot).as_posix(), path.stat().st_size, sha256, git_sha1)
+            size = path.stat().st_size if path.is_file() else UNKNOWN_SIZE
+            if size != UNKNOWN_SIZE or not path.exists():
+                yield HubFile(path.relative_to(snapshot).as_posix(), size, sha256, git_sha1)

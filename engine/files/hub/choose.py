@@ -28,7 +28,7 @@ class GgufChoice:
 
     @property
     def size(self) -> int:
-        return sum(part.size for part in self.parts)
+        return sum(max(0, part.size) for part in self.parts)
 
 
 def choose_gguf(listing: Listing, wanted: str | None) -> GgufChoice | None:

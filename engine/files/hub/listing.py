@@ -17,6 +17,7 @@ from engine.files.untrusted import Table, parse_object
 _MAX_LISTING_BYTES = 64 << 20
 _LARGEST = 1 << 50
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+UNKNOWN_SIZE = -1  # of a file of which only the name is in the cache
 MAIN = "main"  # the branch that a repository shows
 _SHA1 = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _PATIENT = Rules()
@@ -74,7 +75,12 @@ class Listing:
         """Reads back what `to_json` gave. Raises CorruptFileError, naming `where`."""
         table = Table(dict(value), where)
         files = tuple(
-            HubFile(file.text("path"), file.integer("size", 0, _LARGEST), file.text("sha256"), file.text("git_sha1"))
+            HubFile(
+                file.text("path"),
+                file.integer("size", UNKNOWN_SIZE, _LARGEST),
+                file.text("sha256"),
+                file.text("git_sha1"),
+            )
             for file in table.tables("files")
         )
         return Listing(table.text("repo"), table.text("revision"), table.text("commit"), files)

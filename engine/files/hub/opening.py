@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.base.collector import no_cycles
-from engine.base.errors import CorruptFileError
+from engine.base.errors import CorruptFileError, NetworkError
 from engine.files.hub.ahead import FetchAhead
 from engine.files.hub.cache import cached_copy
 from engine.files.hub.choose import GgufChoice, choose_gguf, require_weights
 from engine.files.hub.download import Download
 from engine.files.hub.hashes import check
-from engine.files.hub.listing import HubFile, Listing
+from engine.files.hub.listing import UNKNOWN_SIZE, HubFile, Listing
 from engine.files.hub.parallel import in_parallel
 from engine.files.hub.patience import Rules
 from engine.files.hub.remote_file import RemoteFile
@@ -86,6 +86,8 @@ class Opening:
     def _add(self, weights: Sequence[HubFile]) -> None:
         for file in weights:
             cached = cached_copy(self._hub.cache, self._listing, file)
+            if cached is None:
+                self._require_known(file)
             remote = RemoteFile(self._download(file), cached, self.ahead)
             self.ahead.add(remote)
             self.files.append(remote)
@@ -110,7 +112,16 @@ class Opening:
             with contextlib.suppress(CorruptFileError):
                 check(cached, file)
                 return cached
+        self._require_known(file)
         return self._download(file).finish()
+
+    def _require_known(self, file: HubFile) -> None:
+        """Raises NetworkError for a file of which a cache holds no more than the name, while the Hub is not asked."""
+        if file.size == UNKNOWN_SIZE:
+            what = f"{file.path} of {self._listing.repo} is not on this machine"
+            if self._hub.offline:
+                raise NetworkError(f"{what}, and HF_HUB_OFFLINE forbids to fetch it.", "Unset HF_HUB_OFFLINE.")
+            raise NetworkError(f"{what}, and the Hub does not answer.", "Check the connection and pull again.")
 
 
 def _read_header(file: RemoteFile) -> dict[str, Entry]:
