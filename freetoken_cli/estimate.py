@@ -14,7 +14,7 @@ from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
 from engine.files.conversion.plan import BankPlan, Plan
 from engine.files.ftw.manifest import BankInfo
-from engine.files.ftw.opening import load_manifest
+from engine.files.ftw.opening import open_model
 from engine.files.store import Store
 from engine.measure.native_meter import this_machine
 from engine.measure.profile import Rate, load_profile
@@ -46,8 +46,8 @@ class Subject:
 
     @staticmethod
     def stored(folder: Path) -> Subject:
-        """A model of the store. Raises as `load_manifest` does."""
-        manifest = load_manifest(folder)
+        """A model of the store. Raises as `open_model` does."""
+        manifest = open_model(folder).manifest
         spec = Spec.from_json(manifest.spec)
         return Subject(folder.name, spec, WeightBytes.of(manifest), _codecs(manifest.banks))
 

@@ -92,12 +92,14 @@ class Output:
 
     def line(self, text: str) -> None:
         """Print a line of the result."""
-        self.stdout.write(f"{text}\n")
+        with naming_stdout():
+            self.stdout.write(f"{text}\n")
 
     def text(self, text: str) -> None:
         """Write a piece of a streamed result at once, without a line end of its own; to a pipe as it is."""
-        self.stdout.write(harmless(text) if is_terminal(self.stdout) else text)
-        self.stdout.flush()
+        with naming_stdout():
+            self.stdout.write(harmless(text) if is_terminal(self.stdout) else text)
+            self.stdout.flush()
 
     def aside(self, text: str) -> None:
         """Write a piece of what the model thinks: dimmed, and on stderr, because it is not the answer."""
@@ -159,6 +161,16 @@ class Output:
         else:
             self.note(title)
             yield silent
+
+
+@contextmanager
+def naming_stdout() -> Iterator[None]:
+    """Lets a failure to write the result name stdout, where the system names no file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or "stdout"
+        raise
 
 
 def cell_width(text: str) -> int:

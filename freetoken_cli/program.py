@@ -18,6 +18,7 @@ from freetoken_cli.failures import (
     silence_broken_streams,
 )
 from freetoken_cli.options import NoColor
+from freetoken_cli.output import naming_stdout
 from freetoken_cli.tree import Root, short_help
 
 
@@ -61,7 +62,8 @@ def run(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     try:
         code = build().main(args, prog_name="freetoken", standalone_mode=False)
-        sys.stdout.flush()
+        with naming_stdout():
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (Exception, KeyboardInterrupt) as error:
         return report(error, sys.stderr, no_color="--no-color" in args)

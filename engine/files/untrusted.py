@@ -67,6 +67,8 @@ def parse_object(text: bytes, where: str) -> dict[str, Any]:
     def no_constant(name: str) -> float:
         raise CorruptFileError(f"{where} holds {name}, which is not JSON.")
 
+    if not text.strip():
+        raise CorruptFileError(f"{where} is empty.")
     try:
         value = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from engine.base.units import format_size, format_tokens
-from engine.files.ftw.opening import load_manifest
+from engine.files.ftw.opening import open_model
 from engine.files.pulling.catalogue import read_catalogue
 from engine.files.store import Store
 from engine.spec.schema import Spec
@@ -29,12 +29,13 @@ Quiet = Annotated[bool, options.quiet("Print the name alone.")]
 def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
     """Show what a model is made of and where it comes from, what it needs here, and how fast it should be.
 
-    From its manifest and the profile of this machine; nothing is loaded. `freetoken run MODEL --estimate` takes flags.
+    From its manifest, the sizes of its files and the profile of this machine; nothing is loaded.
+    `freetoken run MODEL --estimate` takes flags.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     paths = options.paths()
     folder = model_folder(Store(paths.store), model)
-    manifest = load_manifest(folder)
+    manifest = open_model(folder).manifest
     spec = Spec.from_json(manifest.spec)
     classes = tensor_classes(manifest)
     origin = find_origin(manifest.provenance, read_catalogue())

@@ -340,3 +340,49 @@ def test_doctor_names_an_unknown_family(home: Home, checkpoint: Path) -> None:
     pulled = home.run("pull", str(folder))
     assert pulled.returncode == 1
     assert not home.paths.store.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\x00"])
+def test_a_damaged_manifest_is_told_with_the_way_out(stored: Home, content: bytes) -> None:
+    (stored.paths.store / "tiny" / "ftw.json").write_bytes(content)
+    for args in (["show", "tiny"], ["verify", "tiny"], ["run", "tiny", "--estimate"]):
+        done = stored.run_here(*args)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "--force" in done.stderr
+
+
+@pytest.mark.parametrize("args", [["show", "tiny"], ["run", "tiny", "--estimate"]])
+def test_a_short_file_is_not_shown_as_a_healthy_model(stored: Home, args: list[str]) -> None:
+    dense = stored.paths.store / "tiny" / "dense.safetensors"
+    dense.write_bytes(dense.read_bytes()[:-1])
+    done = stored.run_here(*args)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "dense.safetensors is short" in done.stderr
+
+
+def test_a_destination_that_would_hurt_is_refused(home: Home, checkpoint: Path) -> None:
+    before = sorted(checkpoint.iterdir())
+    for dest, words in (
+        ("out.partial", ".partial"),
+        (str(checkpoint), "source itself"),
+        (str(checkpoint / "out"), "in the source"),
+        ("x" * 250, "too long"),
+        ("x" * 300, "too long"),
+    ):
+        done = home.run_here("convert", str(checkpoint), str(home.folder / dest))
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert words in done.stderr
+    assert sorted(checkpoint.iterdir()) == before
+
+
+def test_a_folder_of_gguf_files_names_them(home: Home) -> None:
+    folder = home.folder / "some models"
+    folder.mkdir()
+    (folder / "a.gguf").touch()
+    done = home.run_here("convert", str(folder))
+    assert done.returncode == 3
+    assert f"'{folder / 'a.gguf'}'" in done.stderr
+    (folder / "config.json").touch()
+    done = home.run_here("convert", str(folder))
+    assert done.returncode == 1
+    assert "config.json is empty.\nFetch" in done.stderr

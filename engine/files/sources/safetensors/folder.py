@@ -5,6 +5,7 @@ A folder may consist of links, as snapshots in the cache of huggingface_hub do; 
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from engine.base.errors import NotFoundError
@@ -16,6 +17,7 @@ from engine.files.sources.safetensors.shards import index_name, parse_index, ten
 from engine.files.untrusted import check_readable, read_object, read_small_file
 
 _TEMPLATES = "additional_chat_templates"
+_SHOWN = 5
 
 
 def open_folder(folder: Path) -> Checkpoint:
@@ -26,10 +28,15 @@ def open_folder(folder: Path) -> Checkpoint:
     """
     try:
         config = read_object(folder / CONFIG_NAME)
-    except NotFoundError as error:
+    except NotFoundError:
         if (folder / CONFIG_NAME).is_symlink():
             raise
-        raise NotFoundError(f"{folder} is not a model folder: it has no {CONFIG_NAME}.", error.remedy) from None
+        ggufs = [name for name in _names(folder) if name.lower().endswith(".gguf")]
+        remedy = "Name the folder that holds it, or a .gguf file."
+        if ggufs:
+            shown = ", ".join(shlex.quote(str(folder / name)) for name in ggufs[:_SHOWN])
+            remedy = f"It holds GGUF files; name one of them: {shown}{', ...' if len(ggufs) > _SHOWN else ''}"
+        raise NotFoundError(f"{folder} is not a model folder: it has no {CONFIG_NAME}.", remedy) from None
     names = _names(folder)
     companions = {name: folder / path for name, path in companion_files(names, str(folder)).items()}
     for path in companions.values():
