@@ -22,6 +22,7 @@ def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = parse_catalogue(ENTRY, "x")["tiny"]
     hub = replace(tiny, name="large", source=HubRepo("someone/Large", "abc", None))
     monkeypatch.setattr("engine.files.pulling.target.read_catalogue", lambda: {"tiny": tiny, "large": hub})
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://mirror.example:8080/hub")
     monkeypatch.chdir(tmp_path)
 
 
@@ -40,6 +41,12 @@ def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             HubRepo("a/b-GGUF", "main", "BF16/b-BF16-00001-of-00002.gguf"),
             "b-bf16",
         ),
+        ("https://huggingface.co/a/b/tree/main", {}, HubRepo("a/b"), "b"),
+        ("hf.co/a/b/tree/refs%2Fpr%2F1?x=1#top", {}, HubRepo("a/b", "refs/pr/1"), "b"),
+        ("https://huggingface.co/a/b/blob/v2/README.md", {}, HubRepo("a/b", "v2"), "b"),
+        (f"https://hf.co/a/b/blob/main/{GGUF}", {}, HubRepo("a/b", "main", GGUF), "qwen3-30b-a3b-q4_k_m"),
+        ("https://huggingface.co/a/b/tree/v2", {"revision": "v3"}, HubRepo("a/b", "v3"), "b"),
+        ("http://mirror.example:8080/hub/a/b/tree/v2", {}, HubRepo("a/b", "v2"), "b"),
         ("./some/folder", {}, Path("some/folder"), "folder"),
         ("/some/Folder", {}, Path("/some/Folder"), "folder"),
         ("a/b/c", {}, Path("a/b/c"), "c"),
@@ -81,3 +88,22 @@ def test_a_revision_and_a_file_need_a_repository(what: str, flag: str) -> None:
 def test_a_name_of_which_nothing_is_left() -> None:
     with pytest.raises(UsageError, match="--name"):
         find_target("./---")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "https://huggingface.co/a",
+        "https://huggingface.co/datasets/a",
+        "https://huggingface.co/datasets/a/b",
+        "https://huggingface.co/a/b/tree",
+        "hf.co/a",
+        "https://elsewhere.example/a/b",
+        "http://mirror.example:8080/a/b",
+        "https://[/a/b",
+    ],
+)
+def test_addresses_of_no_model(what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_target(what)
+    assert caught.value.message == f"{what} is not the address of a model."

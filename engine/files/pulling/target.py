@@ -8,10 +8,10 @@ from pathlib import Path
 
 from engine.base.errors import UsageError
 from engine.files.hub.address import HubRepo, is_hub_id
+from engine.files.hub.page import repo_of_page
 from engine.files.pulling.catalogue import Model, PackageFile, find_model, read_catalogue
 from engine.files.sources.gguf.checkpoint import split_name
 
-_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)/?", re.ASCII)
 _GGUF = ".gguf"
 
 
@@ -29,19 +29,20 @@ def find_target(what: str, name: str | None = None, revision: str | None = None,
 
     A path that is there means what lies on this disk, and so does what can only be a path: one that starts with `/`,
     `.` or `~`, or ends in `.gguf`. Otherwise `owner/name`, or the address of its page, is a repository of the Hub, and
-    a plain word a name of the catalogue. `./owner/name` and the page's address say which is meant where both exist.
+    a plain word a name of the catalogue. `./owner/name` and the page's address say which is meant where both exist. An
+    address may name a revision and a GGUF file as well; `revision` and `file` go before it.
 
-    Errors: NotFoundError for a name that the catalogue does not have, UsageError for a revision or a file of something
-    that has none.
+    Errors: NotFoundError for a name that the catalogue does not have, UsageError for an address of no model, and for a
+    revision or a file of something that has none.
     """
-    page = _HUB_PAGE.fullmatch(what)
+    page = repo_of_page(what)
     if page is None and looks_like_path(what):
         _refuse_for_others(revision, file, "a path")
         path = Path(what).expanduser()
         return Target(path, name or store_name(path))
-    repo = page[1] if page else what
-    if is_hub_id(repo):
-        source = HubRepo(repo, revision or "main", file)
+    found = page or (HubRepo(what) if is_hub_id(what) else None)
+    if found is not None:
+        source = HubRepo(found.repo, revision or found.revision, file or found.file)
         return Target(source, name or _repo_name(source))
     model = find_model(read_catalogue(), what)
     if not isinstance(model.source, HubRepo):
