@@ -79,7 +79,7 @@ _EMBED = ("dense", "tensors", "embed")
 FTW_FOLDERS: dict[str, tuple[Change, str, str]] = {
     "no manifest": (remove("ftw.json"), "NotFoundError", "no ftw.json"),
     "a manifest that is a pipe": (replace_by_pipe("ftw.json"), "CorruptFileError", "not a regular file"),
-    "an empty manifest": (overwrite("ftw.json", b""), "CorruptFileError", "not valid JSON"),
+    "an empty manifest": (overwrite("ftw.json", b""), "CorruptFileError", "is empty"),
     "another format": (put("format", value="gguf"), "CorruptFileError", "its format is 'gguf'"),
     "a later version": (put("version", value=2), "UnsupportedError", "FTW version 2"),
     "a version that is text": (put("version", value="1"), "CorruptFileError", "version is '1'"),
