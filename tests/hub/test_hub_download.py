@@ -73,6 +73,30 @@ def test_faults_that_pass(server: HubServer, tmp_path: Path, faults: list[Fault]
     assert all(fault.times == 0 for fault in faults), "a fault that never struck proves nothing"
 
 
+def test_a_server_that_has_less_than_the_list(server: HubServer, tmp_path: Path) -> None:
+    download = make(server, tmp_path)
+    server.faults = [Fault(STORED, drop_after=100_000), Fault(STORED, status=416, times=9)]
+    with pytest.raises(NetworkError, match=r"large\.bin of .*status 416"):
+        download.finish()
+    assert len(ranges(server)) == 2
+
+
+def test_a_server_whose_file_has_another_size(server: HubServer, tmp_path: Path) -> None:
+    download = make(server, tmp_path)
+    server.repos[REPO][next(iter(server.repos[REPO]))]["large.bin"] = LARGE + b"more"
+    with pytest.raises(NetworkError, match=r"large\.bin of .* has 300004 bytes where it is kept, and 300000"):
+        download.finish()
+    assert len(ranges(server)) == 2
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_listed_file_that_is_refused_is_named(server: HubServer, tmp_path: Path, status: int) -> None:
+    download = make(server, tmp_path)
+    server.faults = [Fault("/resolve/", status=status)]
+    with pytest.raises(NotFoundError, match=rf"lists large\.bin of someone/Tiny-MoE, and answers {status}"):
+        download.finish()
+
+
 def test_a_cut_transfer_goes_on_where_it_was_cut(server: HubServer, tmp_path: Path) -> None:
     download = make(server, tmp_path)
     server.faults = [Fault(STORED, drop_after=131_072)]

@@ -85,8 +85,6 @@ def test_refusals_are_not_tried_again(server: HubServer, fault: Fault, words: st
         [Fault(API, drop_after=10), Fault(API, drop_after=0)],
         [Fault(API, short=20), Fault(API, empty=True)],
         [Fault(API, body=b"<html>Log in to this network</html>")],
-        [Fault(API, body=b'{"sha": "main", "siblings": []}')],
-        [Fault(API, body=b'{"siblings": []}')],
     ],
 )
 def test_faults_that_pass(server: HubServer, faults: list[Fault]) -> None:
@@ -110,15 +108,28 @@ def test_names_that_lead_elsewhere_are_no_files(server: HubServer, path: str) ->
     assert [file.path for file in ask().files] == ["good"]
 
 
-def test_a_file_without_a_hash_is_no_file(server: HubServer) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sha": "main"}, "names no commit"),
+        ({"sha": None}, "sha"),
+        ({"siblings": [{"rfilename": "a"}]}, "of a, lacks 'size'"),
+        ({"siblings": [{"rfilename": "a", "size": -1, "blobId": "0" * 40}]}, "of a,.*-1"),
+        ({"siblings": [{"rfilename": "a", "size": 1}]}, "of a, lacks 'blobId'"),
+        ({"siblings": [{"rfilename": "a", "size": 1, "blobId": "short"}]}, "git hash of a .*'short'"),
+        ({"siblings": [{"rfilename": "a", "size": 1, "lfs": {"sha256": "G" * 64}}]}, "sha256 of a .*GGG"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_not_asked_for_again(
+    server: HubServer, changes: dict[str, object], words: str
+) -> None:
     server.add(REPO, {"config.json": b"{}"})
-    odd = [
-        {"rfilename": "a", "size": 1, "blobId": "short"},
-        {"rfilename": "b", "size": 1, "blobId": "0" * 40, "lfs": {"sha256": "G" * 64, "size": 1, "pointerSize": 1}},
-        {"rfilename": "c", "size": 1, "blobId": "0" * 40, "lfs": None},
-    ]
-    server.faults = [Fault(API, body=answer({}, siblings=odd))]
-    assert [file.path for file in ask().files] == ["c"]
+    server.faults = [Fault(API, times=9, body=answer({}, **changes))]
+    with pytest.raises(NetworkError, match=words) as caught:
+        ask()
+    assert "the answer of 127.0.0.1" in caught.value.message
+    assert "connection" not in caught.value.remedy
+    assert len(server.requests) == 1
 
 
 def test_a_listing_that_was_damaged_on_disk_is_named() -> None:

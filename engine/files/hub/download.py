@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError
+from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NetworkError
 from engine.files.hub.hashes import Hasher
 from engine.files.hub.listing import HubFile, Listing
 from engine.files.hub.patience import Passing, Patience, Rules, Stopped
@@ -44,6 +44,7 @@ class Download:
         self._url = hub.file_url(listing.repo, listing.commit, file.path)
         self._stop = stop
         self._rules = rules
+        self._odd_total: int | None = None  # a size that the server told, and that is not the list's
 
     def fetch_head(self, size: int) -> Path:
         """Where the first `size` bytes are, fetched if they were not. Errors: those of `finish`, but for the hash."""
@@ -139,6 +140,7 @@ class Download:
     def _fetch(self, out: int, stop: int, hasher: Hasher | None) -> None:
         """Appends until `stop` bytes are here. As long as each try brings something there may be any number of them."""
         patience = Patience(self._what, self._stop, self._rules)
+        self._odd_total = None
         while self.have < stop:
             start, end = self.have, min(stop, self.have + _PIECE_BYTES)
             asked = (None, None) if (start, end) == (0, self.file.size) else (start, end)
@@ -155,6 +157,12 @@ class Download:
     def _append(self, out: int, stop: int, answer: Answer, hasher: Hasher | None) -> None:
         """Writes what is new of an answer; what was here already comes again when a server ignores ranges."""
         if answer.total is not None and answer.total != self.file.size:
+            if answer.total and answer.total == self._odd_total:  # twice the same: no answer that was cut
+                raise NetworkError(
+                    f"{self._what} has {answer.total} bytes where it is kept, and {self.file.size} in the Hub's list.",
+                    "Another try would get the same: pull again once the repository is mended.",
+                )
+            self._odd_total = answer.total
             raise Passing(f"the server's file has {answer.total} bytes instead of {self.file.size}")
         position = answer.start
         for chunk in answer.chunks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Mapping
@@ -118,26 +119,44 @@ def _fetch(hub: Hub, url: str, repo: str, what: str) -> bytes:
 
 
 def _parse(text: bytes, repo: str, revision: str, where: str) -> Listing:
-    """Reads an answer. One that was cut, or comes from something in between, may be better the next time."""
+    """Reads an answer. One that was cut, or comes from something in between, may be better the next time.
+
+    Raises Passing for those, NetworkError for one that is whole and makes no sense.
+    """
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Passing(f"{where} is not valid JSON: {error}") from None
     try:
         table = Table(parse_object(text, where), where)
         commit = table.text("sha")
-        files = [_file(entry) for entry in table.tables("siblings")]
+        files = [_file(entry, where) for entry in table.tables("siblings")]
+        if not is_commit(commit):
+            raise CorruptFileError(f"{where} names no commit.")
     except CorruptFileError as error:
-        raise Passing(error.message.removesuffix(".")) from None
-    if not is_commit(commit):
-        raise Passing(f"{where} names no commit")
+        raise NetworkError(
+            f"The list of files of {repo} cannot be used: {error.message}",
+            "Another try would get the same: look at the repository, and at HF_ENDPOINT if it is set.",
+        ) from None
     return Listing(repo, revision, commit, tuple(file for file in files if file is not None))
 
 
-def _file(entry: Table) -> HubFile | None:
-    """One file of the answer; None for one whose name could not be written here, or that has nothing to check it by."""
+def _file(entry: Table, where: str) -> HubFile | None:
+    """One file of the answer; None for one whose name could not be written here.
+
+    Raises CorruptFileError for one that has no size, or nothing to check it by.
+    """
     path = entry.text("rfilename")
     if any(not _PLAIN_PART.fullmatch(part) or part in (".", "..") for part in path.split("/")):
         return None
+    entry = Table(entry.raw(), f"{where}, of {path},")
     size = entry.integer("size", 0, _LARGEST)
     if "lfs" in entry and entry.raw()["lfs"] is not None:
         sha256 = entry.table("lfs").text("sha256")
-        return HubFile(path, size, sha256, "") if _SHA256.fullmatch(sha256) else None
+        if not _SHA256.fullmatch(sha256):
+            raise CorruptFileError(f"{where} has a sha256 of {path} that is none: {sha256!a:.80}.")
+        return HubFile(path, size, sha256, "")
     git_sha1 = entry.text("blobId")
-    return HubFile(path, size, "", git_sha1) if _SHA1.fullmatch(git_sha1) else None
+    if not is_commit(git_sha1):
+        raise CorruptFileError(f"{where} has a git hash of {path} that is none: {git_sha1!a:.80}.")
+    return HubFile(path, size, "", git_sha1)

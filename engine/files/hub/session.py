@@ -165,6 +165,11 @@ def _check_status(hub: Hub, response: Response, repo: str, what: str) -> None:
         return
     if status in _BUSY_STATUS:
         raise Passing(f"{response.url.host} answers {status} ({_phrase(status)})", _wait(response.headers))
+    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        raise NetworkError(
+            f"{response.url.host} says that {what} ends before the byte that the Hub's list has of it (status 416).",
+            "Another try would get the same: pull again once the repository is mended.",
+        )
     if not Place.of(str(response.url)).is_on(hub.place):
         # an address elsewhere is valid for a while; asking the Hub again gives a fresh one
         raise Passing(f"{response.url.host}, where the Hub keeps it, answers {status}")
@@ -188,6 +193,11 @@ def _refusal(hub: Hub, response: Response, repo: str, what: str) -> FreetokenErr
         return NotFoundError(f"{what} has no such revision.", f"{page}/tree/main lists its branches and tags.")
     if code == "EntryNotFound":
         return NotFoundError(f"The Hub has no {what}.", f"Look at {page}/tree/main.")
+    if status in (401, 404) and not code and what.endswith(f" of {repo}"):  # a file of a list that the Hub gave
+        return NotFoundError(
+            f"The Hub at {hub.host} lists {what}, and answers {status} ({_phrase(status)}) when asked for it.",
+            f"Look at {page}/tree/main. If the repository is private: {TOKEN_REMEDY}",
+        )
     if status in (401, 404):
         return NotFoundError(
             f"{repo} is not on the Hub at {hub.host}, or it is private.",
