@@ -14,6 +14,7 @@ import pytest
 
 from engine.base.errors import (
     BusyError,
+    CorruptFileError,
     DoesNotFitError,
     UnsupportedError,
     UsageError,
@@ -321,3 +322,14 @@ def test_a_gguf_tokenizer_that_cannot_be_written_leaves_nothing(server: HubServe
         pull_it(tmp_path, "someone/Tiny-GGUF", write_tokenizer=refuse, announce=announced.append)
     assert announced == []
     assert not Store(tmp_path / "store").downloads("tiny-gguf").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"<html>", b"{}", b"[]", b'{"model": 1}'])
+def test_a_tokenizer_that_is_none_is_told_before_weights_are_fetched(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes], text: bytes
+) -> None:
+    server.add(REPO, files | {"tokenizer.json": text})
+    with pytest.raises(CorruptFileError, match=r"tokenizer\.json") as caught:
+        pull_it(tmp_path)
+    assert caught.value.remedy == "Fetch that file again."
+    assert not Store(tmp_path / "store").downloads("tiny-moe").exists()
