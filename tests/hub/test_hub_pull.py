@@ -333,3 +333,16 @@ def test_a_tokenizer_that_is_none_is_told_before_weights_are_fetched(
         pull_it(tmp_path)
     assert caught.value.remedy == "Fetch that file again."
     assert not Store(tmp_path / "store").downloads("tiny-moe").exists()
+
+
+def test_a_pull_that_goes_on_states_what_is_left(server: HubServer, tmp_path: Path, files: dict[str, bytes]) -> None:
+    server.add(REPO, files)
+    costs: list[Cost] = []
+    with pytest.raises(Interrupted):
+        pull_it(tmp_path, announce=costs.append, progress=until(900_000))
+    pull_it(tmp_path, announce=costs.append)
+    first, second = costs
+    assert first.had == 0
+    assert second.had > 0
+    assert second.fetch == first.fetch - second.had
+    assert second.fetch_in_all == first.fetch

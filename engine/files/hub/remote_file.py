@@ -27,6 +27,7 @@ class RemoteFile:
         self.path = download.path
         self.size = download.file.size
         self.identity: list[Any] = [download.file.path, download.file.size, download.file.digest]
+        self.had = 0 if cached else min(download.have, download.file.size)  # bytes that an earlier run brought
         self._download = download
         self._cached = cached
         self._ahead = ahead

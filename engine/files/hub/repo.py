@@ -45,6 +45,11 @@ class Repo:
         return sum(file.to_fetch for file in self.files)
 
     @property
+    def had(self) -> int:
+        """How many of them an earlier run brought and kept."""
+        return sum(file.had for file in self.files)
+
+    @property
     def fetched(self) -> int:
         """How many of them are here, or came and were given up again."""
         return sum(file.fetched for file in self.files)

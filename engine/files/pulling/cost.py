@@ -11,14 +11,21 @@ from engine.files.conversion.plan import Plan
 
 @dataclass(frozen=True)
 class Cost:
-    """What a pull takes, in bytes: `fetch` comes over the network, `disk` stays.
+    """What a pull takes, in bytes: `fetch` is still to come over the network, `disk` stays.
 
-    `room` is the most that what was fetched and what was converted take together at any time.
+    `room` is the most that what was fetched and what was converted take together at any time; `had` is what an earlier
+    run brought and kept of the files that come over the network.
     """
 
     fetch: int
     disk: int
     room: int
+    had: int = 0
+
+    @property
+    def fetch_in_all(self) -> int:
+        """What comes over the network in this run and came in those before it."""
+        return self.fetch + self.had
 
 
 def room_needed(plan: Plan, fetched: Sequence[int]) -> int:

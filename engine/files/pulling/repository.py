@@ -103,7 +103,7 @@ def cost_of_repo(
 
 def _cost(repo: Repo) -> Cost:
     room = room_needed(repo.job.plan, [file.to_fetch for file in repo.files]) + SMALL_FILES_BYTES
-    return Cost(fetch=repo.to_fetch, disk=repo.job.plan.total_bytes, room=room)
+    return Cost(fetch=repo.to_fetch - repo.had, disk=repo.job.plan.total_bytes, room=room, had=repo.had)
 
 
 def _require_room(cost: Cost, repo: Repo, dest: Path) -> None:
