@@ -78,10 +78,16 @@ class Home:
         return self.start_python(*PROGRAM[1:], *args, **kwargs)
 
     def start_python(self, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
-        """Start this Python with pipes."""
+        """Start this Python with pipes; it hears Ctrl-C even where tests run in the background."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [sys.executable, *args]
-        return subprocess.Popen(command, text=True, env=self.environment, cwd=self.folder, **{**streams, **kwargs})
+        return subprocess.Popen(
+            command, text=True, env=self.environment, cwd=self.folder, preexec_fn=_hear_ctrl_c, **{**streams, **kwargs}
+        )
+
+
+def _hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass

