@@ -52,4 +52,7 @@ class Pace:
         if line is None:
             return most
         base, rate = line
-        return most if rate == 0.0 else max(0, min(most, int((seconds - base) / rate)))
+        left = seconds - base
+        if left >= most * rate:  # asked first: a rate may be too small to divide by
+            return most
+        return int(left / rate) if left > 0.0 else 0

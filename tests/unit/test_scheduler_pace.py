@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.worker.pace import Pace
@@ -38,6 +38,7 @@ def test_it_follows_a_machine_that_gets_slower() -> None:
     assert pace.line() == pytest.approx((0.0, 0.004), abs=2e-4)
 
 
+@example([(1, 2.2250738585072014e-308)], 4.0)
 @given(st.lists(st.tuples(st.integers(1, 600), st.floats(0, 100)), min_size=1, max_size=50), st.floats(0, 10))
 def test_whatever_was_seen_the_answer_is_usable(observations: list[tuple[int, float]], seconds: float) -> None:
     pace = learnt(observations)
