@@ -345,4 +345,4 @@ def test_a_pull_that_goes_on_states_what_is_left(server: HubServer, tmp_path: Pa
     assert first.had == 0
     assert second.had > 0
     assert second.fetch == first.fetch - second.had
-    assert second.fetch_in_all == first.fetch
+    assert second.fetch + second.had == first.fetch

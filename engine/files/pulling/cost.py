@@ -22,11 +22,6 @@ class Cost:
     room: int
     had: int = 0
 
-    @property
-    def fetch_in_all(self) -> int:
-        """What comes over the network in this run and came in those before it."""
-        return self.fetch + self.had
-
 
 def room_needed(plan: Plan, fetched: Sequence[int]) -> int:
     """The most bytes that the output so far and the source files in use take at any time.
