@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "bindings/bind.h"
 #include "bindings/describe.h"
 #include "core/encode.h"
 #include "core/float_mode.h"
@@ -336,4 +337,8 @@ NB_MODULE(_native, m) {
         .def("read", &PyProbe::read, "data"_a)
         .def("experts", &PyProbe::experts, "fields"_a, "record_bytes"_a, "records"_a, "order"_a)
         .def("matmul", &PyProbe::matmul, "codec"_a, "packed"_a, "rows"_a, "cols"_a, "x"_a);
+
+    bind_sim(m);
+    bind_hybrid(m);
+    bind_io(m);
 }

@@ -1,0 +1,7 @@
+#include "bindings/bind.h"
+
+namespace freetoken {
+
+void bind_hybrid(nanobind::module_&) {}
+
+}  // namespace freetoken

@@ -1,0 +1,7 @@
+#include "bindings/bind.h"
+
+namespace freetoken {
+
+void bind_io(nanobind::module_&) {}
+
+}  // namespace freetoken
