@@ -27,27 +27,43 @@ _LARGEST = 2**62  # beyond this a number is a slip of the finger, and would not 
 
 @dataclass(frozen=True)
 class KvBudget:
-    """How much context memory to keep: a number of tokens or a number of bytes; exactly one is positive."""
+    """How much context memory to keep: tokens, bytes, or a share of what it and cached experts have together.
+
+    Exactly one is positive, and 0 < share < 1.
+    """
 
     tokens: int = 0
     bytes: int = 0
+    share: float = 0.0
 
     def __str__(self) -> str:
+        if self.share:
+            return f"{self.share * 100:g}%"
         return f"{format_tokens(self.tokens)} tokens" if self.tokens else format_size(self.bytes)
 
 
 @dataclass(frozen=True)
 class ExpertRoom:
-    """Room for cached experts: bytes, a share of the pool (0 < share <= 1), or slots; exactly one is positive."""
+    """Room for cached experts: bytes, a share of the pool (0 < share <= 1), or slots.
+
+    At most one is positive; none is: no cache at all.
+    """
 
     bytes: int = 0
     share: float = 0.0
     slots: int = 0
 
+    @property
+    def nothing(self) -> bool:
+        """Whether no expert is to be cached."""
+        return not (self.bytes or self.share or self.slots)
+
     def __str__(self) -> str:
         if self.bytes:
             return format_size(self.bytes)
-        return f"{self.share * 100:g}%" if self.share else f"{self.slots} slots"
+        if self.share:
+            return f"{self.share * 100:g}%"
+        return f"{self.slots} slots" if self.slots else "no cache"
 
     @property
     def exact(self) -> str:
@@ -98,9 +114,14 @@ def parse_tokens(text: str) -> int:
 
 
 def parse_kv(text: str) -> KvBudget:
-    """A KV budget: `8192` and `32k` are tokens; `512M`, `2G`, `64MiB`, `1GiB` are bytes."""
-    wanted = "a KV budget such as 8192 or 32k (tokens), 512M or 2GiB (bytes)"
+    """A KV budget: `8192` and `32k` are tokens; `512M` and `2GiB` bytes; `40%` is of what context and experts share."""
+    wanted = "a KV budget such as 8192 or 32k (tokens), 512M or 2GiB (bytes), 40% (of what it shares with experts)"
     number, unit = _split(text, wanted)
+    if unit == "%":
+        share = float(number) / 100
+        if not 0 < share < 1:
+            raise UsageError(f"{text!r} is not a share between 0% and 100%.")
+        return KvBudget(share=share)
     if unit in ("", "k"):
         return KvBudget(tokens=parse_tokens(number + unit))
     if unit in _BYTE_UNITS and unit != "b":
@@ -109,16 +130,16 @@ def parse_kv(text: str) -> KvBudget:
 
 
 def parse_experts(text: str) -> ExpertRoom:
-    """Room for experts: `2G` (bytes), `37%` (of the pool) or `120` (slots)."""
-    wanted = "room for experts such as 2G (bytes), 37% (of all experts) or 120 (slots)"
+    """Room for experts: `2G` (bytes), `37%` (of the pool) or `120` (slots); `0` and `0%` are no cache."""
+    wanted = "room for experts such as 2G (bytes), 37% (of all experts), 120 (slots) or 0 (none)"
     number, unit = _split(text, wanted)
     if unit == "%":
         share = float(number) / 100
-        if not 0 < share <= 1:
+        if not 0 <= share <= 1:
             raise UsageError(f"{text!r} is not a share between 0% and 100%.")
         return ExpertRoom(share=share)
     if unit == "":
-        if not number.isdigit() or not 0 < int(number) <= _LARGEST:
+        if not number.isdigit() or int(number) > _LARGEST:
             raise UsageError(f"{text!r} is not {wanted}.")
         return ExpertRoom(slots=int(number))
     if unit not in _BYTE_UNITS:

@@ -112,7 +112,15 @@ def check_context(context: int, kv_tokens: int, bytes_per_token: int) -> None:
 
 
 def whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
-    """Tokens of a budget: token counts are rounded up to whole pages, bytes down."""
+    """Tokens of a budget: token counts are rounded up to whole pages, bytes down.
+
+    UsageError for a share: on the CPU nothing else has a part of this memory.
+    """
+    if kv.share:
+        raise UsageError(
+            f"--kv {kv} is a share of what context memory and cached experts have together; nothing is cached here.",
+            "Give tokens or bytes: --kv 32k",
+        )
     if kv.tokens:
         return pages_for(kv.tokens) * PAGE_TOKENS
     tokens = _tokens_within(kv.bytes, bytes_per_token)

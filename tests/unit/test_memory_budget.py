@@ -50,6 +50,11 @@ def test_what_does_not_fit_is_named(arguments: dict[str, object], sentence: str)
     assert caught.value.exit_code == 4
 
 
+def test_a_share_needs_experts_to_share_with() -> None:
+    with pytest.raises(UsageError, match=r"--kv 40% is a share .* nothing is cached here"):
+        plan_context(bytes_per_token=1, model_context=10, available=GIB, kv=KvBudget(share=0.4))
+
+
 def test_a_context_of_nothing_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="--context 0"):
         plan_context(bytes_per_token=1, model_context=10, available=GIB, context=0)
