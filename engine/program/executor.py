@@ -82,3 +82,28 @@ class Executor(Protocol):
         `steps`, `experts_run`, `expert_bytes`, `expert_seconds`, `dense_seconds`, `attention_seconds`.
         """
         ...
+
+
+class RoutedExecutor(Executor, Protocol):
+    """An executor whose routing can be written down, and replaced by what was written down before."""
+
+    def record_routing(self, on: bool) -> None:
+        """Keep, or stop keeping, the experts that every step chooses. Costs a copy of the ids a layer."""
+        ...
+
+    def routing(self) -> Ints:
+        """The experts of the last step's tokens, [MoE layers, T, top_k], in the order in which routes chose them.
+
+        Raises ValueError unless that step was recorded.
+        """
+        ...
+
+    def force_routing(self, ids: Ints | None) -> None:
+        """Have the next steps run experts `ids` [MoE layers, T, top_k] instead of those the router chooses; None ends
+        it.
+
+        A step under force must have T tokens. The weights are the router's own scores of these experts, treated as
+        those of chosen ones are (softmax over the chosen, normalised, scaled); groups play no part. Raises ValueError,
+        and changes nothing, for another shape, an id out of range or one that a token has twice.
+        """
+        ...

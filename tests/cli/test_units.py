@@ -81,7 +81,9 @@ def test_kv_is_tokens_when_plain_bytes_with_a_unit_and_a_share_in_percent(text: 
     assert parse_kv(text) == budget
 
 
-@pytest.mark.parametrize("text", ["", "k", "32q", "-1", "1e9", "0", "0k", "1.5", "12B", "9" * 30, "nan", "٣", "0%", "100%"])
+@pytest.mark.parametrize(
+    "text", ["", "k", "32q", "-1", "1e9", "0", "0k", "1.5", "12B", "9" * 30, "nan", "٣", "0%", "100%"]
+)
 def test_kv_refuses(text: str) -> None:
     with pytest.raises(UsageError):
         parse_kv(text)
