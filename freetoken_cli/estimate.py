@@ -11,19 +11,19 @@ from engine.base.config import Config
 from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UsageError
 from engine.base.hardware import read_memory
 from engine.base.paths import Paths
+from engine.base.profile import Rate, load_profile
 from engine.base.units import format_size, format_tokens
 from engine.files.conversion.plan import BankPlan, Plan
 from engine.files.ftw.manifest import BankInfo
 from engine.files.ftw.opening import open_model
 from engine.files.store import Store
-from engine.measure.native_meter import this_machine
-from engine.measure.profile import Rate, load_profile
 from engine.memory.budget import plan_context
 from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
 from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.loading import RESERVED_BYTES, free_memory
+from engine.worker.machine import this_machine
 from freetoken_cli.folders import model_folder
 from freetoken_cli.models import require_known, require_no_path
 from freetoken_cli.output import Output

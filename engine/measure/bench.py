@@ -18,11 +18,11 @@ import numpy as np
 from engine import __version__
 from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.hardware import read_memory
+from engine.base.profile import Rate
 from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
 from engine.files.ftw.opening import load_manifest
 from engine.measure.native_meter import NativeMeter
-from engine.measure.profile import Rate
 from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lower import lower

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine import __version__, _native
+from engine import _native
 from engine.base.errors import DoesNotFitError
-from engine.base.hardware import read_hardware
 from engine.files.codecs import CODECS, align
 from engine.files.ftw.manifest import FIELD_ALIGNMENT, GATE_UP, Field, Shape, record_size
 from engine.measure.example_rows import random_rows
 from engine.measure.probe import ExpertShape
-from engine.measure.profile import Machine
 
 _LOOP_SECONDS = 0.05  # one sample: long beside a wake-up of the pool, short enough for many rounds
 _MEMORY_SHARE = 8  # the buffer takes at most this part of the memory that is free
@@ -89,12 +87,6 @@ class NativeMeter:
             filled[:] = example_record(shape, self._random)[1]
             self._held = shape
         return records
-
-
-def this_machine() -> Machine:
-    """What a profile that is measured here and now is valid for."""
-    hardware, threads = read_hardware(), _native.topology()["threads"]
-    return Machine.describe(hardware.cpu, threads, hardware.memory_total, _native.isas()[-1], __version__)
 
 
 def _rate(loop: Callable[[], tuple[int, float]]) -> float:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.base.errors import UsageError
+from engine.base.profile import ExpertRate, Machine, Profile, Rate, ReadRate
 from engine.base.progress import Progress, silent
 from engine.files.codecs import CODECS
 from engine.files.ftw.opening import Ftw
-from engine.measure.profile import ExpertRate, Machine, Profile, Rate, ReadRate
 
 _FEWEST_ROUNDS = 3
 

@@ -9,11 +9,12 @@ import typer
 
 from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
+from engine.base.profile import ExpertRate, Profile, Rate, save_profile
 from engine.files.ftw.opening import open_model
 from engine.files.store import READY, Store
-from engine.measure.native_meter import NativeMeter, this_machine
+from engine.measure.native_meter import NativeMeter
 from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, shapes_of
-from engine.measure.profile import ExpertRate, Profile, Rate, save_profile
+from engine.worker.machine import this_machine
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
 from freetoken_cli.folders import model_folder

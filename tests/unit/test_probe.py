@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engine.base.errors import UsageError
+from engine.base.profile import Machine, Profile
 from engine.measure import probe as probe_module
 from engine.measure.probe import CANONICAL_SHAPES, ExpertShape, probe, shapes_of, thread_counts
-from engine.measure.profile import Machine, Profile
 
 MACHINE = Machine("Example CPU", 4, 16, "avx2", "0.1.0")
 

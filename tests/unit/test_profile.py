@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UnsupportedError
-from engine.measure.profile import ExpertRate, Machine, Profile, Rate, ReadRate, load_profile, save_profile
+from engine.base.profile import ExpertRate, Machine, Profile, Rate, ReadRate, load_profile, save_profile
 
 HERE = Machine.describe("Example CPU 3000", 8, 64 * (1 << 30) - 300_000_000, "avx512", "0.1.0")
 PROFILE = Profile(
