@@ -32,6 +32,18 @@ def encode_rows(form: str, values: NDArray[np.float32]) -> NDArray[np.uint8]:
 def unpack(codec: str, rows: int, cols: int, packed: memoryview | NDArray[np.uint8]) -> NDArray[np.float32]:
     """The values [rows, cols] of a packed matrix. Raises ValueError for a wrong size."""
 
+def rope_angles(
+    inv_freq: NDArray[np.float32],
+    scale: float,
+    positions: NDArray[np.int32],
+    cosine: NDArray[np.float32],
+    sine: NDArray[np.float32],
+) -> None:
+    """Fill `cosine` and `sine` [positions, frequencies] with a step's rotations, as the executor computes them.
+
+    Raises ValueError for outputs of another shape.
+    """
+
 def topology(root: str = "/", allowed: Sequence[int] | None = None) -> dict[str, Any]:
     """`cpus` that may be used, `physical_cores`, `quota` (CPUs, or None), `threads` that suit them, their `placement`.
 
@@ -79,6 +91,12 @@ class Executor:
 
     def buffer(self, name: str) -> NDArray[np.float32]:
         """A copy of a buffer as the last step left it, [tokens or rows, width]."""
+
+    def write_buffer(self, name: str, rows: NDArray[np.float32]) -> None:
+        """Put rows [n, width] into a buffer of f32, for a step that begins with an operation that reads it.
+
+        Raises ValueError for an unknown buffer and for rows that it does not hold.
+        """
 
     def resize_kv(self, pages: int) -> None:
         """Raises MemoryError and changes nothing when there is no room."""

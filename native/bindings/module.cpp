@@ -20,6 +20,7 @@
 #include "exec/executor.h"
 #include "exec/probe.h"
 #include "exec/record_layout.h"
+#include "exec/rope_angles.h"
 #include "pool/topology.h"
 
 namespace nb = nanobind;
@@ -30,7 +31,9 @@ namespace {
 
 using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using WritableRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using NumpyArray = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
 using NumpyRows = NumpyArray<float>;
@@ -134,6 +137,17 @@ public:
                 data[c] = source.integers ? static_cast<float>(source.int_row(i)[c]) : source.row(i)[c];
         }
         return copy;
+    }
+
+    // Puts rows into a buffer as an operation would have, before a step that begins with one that reads them.
+    void write_buffer(const std::string& name, FloatRows rows) {
+        const Buffer& target = executor_->buffer(name);
+        if (target.integers || rows.shape(1) != static_cast<size_t>(target.width) ||
+            rows.shape(0) > static_cast<size_t>(executor_->max_tokens()))
+            throw ProgramError("the buffer " + name + " does not hold such rows");
+        const nb::gil_scoped_release unlocked;
+        for (size_t i = 0; i < rows.shape(0); ++i)
+            std::copy_n(rows.data() + i * rows.shape(1), rows.shape(1), target.row(static_cast<int>(i)));
     }
 
     void resize_kv(int pages) {
@@ -267,6 +281,18 @@ NumpyRows unpack(const std::string& codec_name, int rows, int cols, Bytes packed
     return values;
 }
 
+void angles(Floats inv_freq, float scale, Ints positions, WritableRows cosine, WritableRows sine) {
+    for (const WritableRows& out : {cosine, sine}) {
+        if (out.shape(0) != positions.size() || out.shape(1) != inv_freq.size())
+            throw ProgramError("cosine and sine have a row a position and a column a frequency");
+    }
+    const nb::gil_scoped_release unlocked;
+    const FloatMode mode;
+    for (size_t row = 0; row < positions.size(); ++row)
+        rope_angles({inv_freq.data(), inv_freq.size()}, scale, positions.data()[row],
+                    cosine.data() + row * inv_freq.size(), sine.data() + row * inv_freq.size());
+}
+
 // Values [rows][cols] as raw rows of a form.
 NumpyBytes encode(const std::string& form_name, FloatRows values) {
     const Form form = form_named(form_name);
@@ -310,6 +336,7 @@ NB_MODULE(_native, m) {
     m.def("pack_rows", &pack, "form"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
     m.def("encode_rows", &encode, "form"_a, "values"_a);
     m.def("unpack", &unpack, "codec"_a, "rows"_a, "cols"_a, "packed"_a);
+    m.def("rope_angles", &angles, "inv_freq"_a, "scale"_a, "positions"_a, "cosine"_a, "sine"_a);
     m.def("topology", &topology, "root"_a = "/", "allowed"_a = nb::none());
     m.def("placement", &placement, "threads"_a, "root"_a = "/", "allowed"_a = nb::none());
 
@@ -322,6 +349,7 @@ NB_MODULE(_native, m) {
         .def("step", &PyExecutor::step, "tokens"_a, "positions"_a, "seq_starts"_a, "page_tables"_a, "rows"_a,
              "first"_a = 0, "stop_after"_a = nb::none())
         .def("buffer", &PyExecutor::buffer, "name"_a)
+        .def("write_buffer", &PyExecutor::write_buffer, "name"_a, "rows"_a)
         .def("resize_kv", &PyExecutor::resize_kv, "pages"_a)
         .def("copy_page", &PyExecutor::copy_page, "source"_a, "target"_a)
         .def("counters", &PyExecutor::counters)

@@ -41,6 +41,7 @@ void Executor::compile(const ModelSpec& model) {
         const OpSpec& spec = model.program.ops[i];
         operations_.push_back(make_operation(builder, spec, i));
         scratch_stride_ = std::max(scratch_stride_, operations_.back()->scratch_bytes());
+        if (spec.kind == "rope") rotations_.push_back(i);
         if (spec.kind != "embed") continue;
         const int rows = builder.weight(spec.weights[0]).rows;
         embed_rows_ = embed_rows_ == 0 ? rows : std::min(embed_rows_, rows);
@@ -123,17 +124,22 @@ Step Executor::checked(const BatchView& batch) const {
     return step;
 }
 
+bool Executor::rotates(size_t first, size_t last) const {
+    const auto next = std::lower_bound(rotations_.begin(), rotations_.end(), first);
+    return next != rotations_.end() && *next < last;
+}
+
 void Executor::step(const BatchView& batch, size_t first, size_t last, float* logits) {
     if (first > last || last > operations_.size())
         throw std::invalid_argument("operations " + std::to_string(first) + " to " + std::to_string(last) + " of " +
                                     std::to_string(operations_.size()));
     step_ = checked(batch);
-    if (step_.tokens == 0) return;
+    if (step_.tokens == 0 || first == last) return;
     const OutputLoan loan(*output_, logits);
     next_ = first;
     last_ = last;
     phase_ = 0;
-    current_ = angles_.get();
+    current_ = rotates(first, last) ? angles_.get() : operations_[next_++].get();
     charged_until_ = std::chrono::steady_clock::now();
     pool_.run(*this);
     ++counters_.steps;

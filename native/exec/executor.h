@@ -42,11 +42,12 @@ public:
     // operation fills them. Throws std::invalid_argument for a batch that does not fit, and changes nothing then.
     void step(const BatchView& batch, size_t first, size_t last, float* logits);
 
-    // A buffer as the last step left it. Throws ProgramError.
+    // A buffer as the last step left it, of max_tokens() rows. Throws ProgramError.
     const Buffer& buffer(const std::string& name) const;
 
     size_t operations() const { return operations_.size(); }
     int vocab() const { return output_->width; }
+    int max_tokens() const { return settings_.max_tokens; }
     int threads() const { return pool_.size(); }
     KvCache& cache() { return cache_; }
     const KvCache& cache() const { return cache_; }
@@ -55,6 +56,7 @@ public:
 private:
     void compile(const ModelSpec& model);
     Step checked(const BatchView& batch) const;
+    bool rotates(size_t first, size_t last) const;
     void check_sequence(const BatchView& batch, size_t index) const;
     Phase next(int thread) override;
     void run(TaskRange tasks, int thread) override;
@@ -68,6 +70,7 @@ private:
     Storage storage_;
     std::unique_ptr<Operation> angles_;
     std::vector<std::unique_ptr<Operation>> operations_;
+    std::vector<size_t> rotations_;  // operations that read angles, ascending
     Buffer* output_ = nullptr;
     int embed_rows_ = 0;  // token ids are below it
     Mapping scratch_;

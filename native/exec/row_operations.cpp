@@ -1,9 +1,9 @@
 // Operations that treat every row by itself.
-#include <cmath>
 #include <cstring>
 
 #include "core/pack.h"
 #include "exec/builder.h"
+#include "exec/rope_angles.h"
 
 namespace freetoken {
 namespace {
@@ -191,21 +191,15 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
                          });
 }
 
-// Angles are products in f32, as the contract says; cosine and sine are taken in double, so that their f32 values do
-// not depend on the C library.
 std::unique_ptr<Operation> make_angles(Builder& builder) {
     int64_t pairs = 0;
     for (const auto& table : builder.storage().ropes) pairs += static_cast<int64_t>(table->pairs());
     auto& tables = builder.storage().ropes;
     return std::make_unique<RowOperation>(Clock::dense, false, 64 * pairs, [&tables](const Step& step, int row) {
-        const auto position = static_cast<float>(step.positions[row]);
         for (const auto& table : tables) {
             const size_t first = static_cast<size_t>(row) * table->pairs();
-            for (size_t i = 0; i < table->pairs(); ++i) {
-                const double angle = position * table->inv_freq[i];
-                table->cosine.floats()[first + i] = static_cast<float>(std::cos(angle)) * table->scale;
-                table->sine.floats()[first + i] = static_cast<float>(std::sin(angle)) * table->scale;
-            }
+            rope_angles(table->inv_freq, table->scale, step.positions[row], table->cosine.floats() + first,
+                        table->sine.floats() + first);
         }
     });
 }
