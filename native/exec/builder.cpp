@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "exec/column_order.h"
-#include "exec/record_layout.h"
 
 namespace freetoken {
 namespace {
@@ -32,7 +31,7 @@ Builder::Builder(const ModelSpec& model, const Settings& settings, const Machine
         angles->sine = Mapping(bytes);
         storage_.ropes.push_back(std::move(angles));
     }
-    for (const BankSpec& bank : model.banks) read_bank(bank);
+    for (const BankSpec& bank : model.banks) storage_.records.add(bank);
 }
 
 void Builder::allocate_buffers() {
@@ -73,24 +72,6 @@ void Builder::resolve_view(const BufferSpec& spec) {
         throw ProgramError("buffer " + spec.name + " is there twice");
 }
 
-void Builder::read_bank(const BankSpec& bank) {
-    storage_.layouts.push_back(std::make_unique<RecordLayout>(record_layout(bank.fields, bank.record_bytes)));
-    if (bank.experts_per_layer <= 0 || bank.records_per_shard == 0) throw ProgramError("a bank of experts is empty");
-    size_t index = 0;
-    for (const int layer : bank.layers) {
-        std::vector<ExpertRecord>& experts = experts_[layer];
-        if (!experts.empty()) throw ProgramError("two banks hold the experts of MoE layer " + std::to_string(layer));
-        for (int expert = 0; expert < bank.experts_per_layer; ++expert, ++index) {
-            const size_t shard = index / bank.records_per_shard;
-            const size_t offset = index % bank.records_per_shard * bank.record_bytes;
-            if (shard >= bank.shards.size() || offset + bank.record_bytes > bank.shards[shard].bytes)
-                throw ProgramError("expert " + std::to_string(expert) + " of MoE layer " + std::to_string(layer) +
-                                   " lies beyond its bank");
-            experts.push_back({storage_.layouts.back().get(), bank.shards[shard].data + offset});
-        }
-    }
-}
-
 const Buffer& Builder::buffer(const std::string& name) const {
     const auto found = storage_.buffers.find(name);
     if (found == storage_.buffers.end()) throw ProgramError("there is no buffer " + name);
@@ -110,9 +91,7 @@ const RopeAngles& Builder::rope(int table) const {
 }
 
 const std::vector<ExpertRecord>& Builder::experts(int layer) const {
-    const auto found = experts_.find(layer);
-    if (found == experts_.end()) throw ProgramError("no bank holds the experts of MoE layer " + std::to_string(layer));
-    return found->second;
+    return storage_.records.of_layer(layer);
 }
 
 PackedRows& Builder::packed(const Buffer& buffer, ActivationForm form, bool& stale) {

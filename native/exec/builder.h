@@ -1,7 +1,6 @@
 // Turns names into memory: what the operations are made from.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,14 +43,12 @@ public:
 private:
     void allocate_buffers();
     void resolve_view(const BufferSpec& spec);
-    void read_bank(const BankSpec& bank);
 
     const ModelSpec& model_;
     const Settings& settings_;
     const Machine& machine_;
     KvCache& cache_;
     Storage& storage_;
-    std::map<int, std::vector<ExpertRecord>> experts_;  // by MoE layer
 };
 
 // A matrix, and the order of its columns where that is not the order of its input.

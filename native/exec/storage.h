@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "exec/expert_records.h"
 #include "exec/operation.h"
 #include "exec/program.h"
 
@@ -21,40 +22,6 @@ struct RopeAngles {
     Mapping sine;
 
     size_t pairs() const { return inv_freq.size(); }
-};
-
-// A matrix or a vector of an expert's record.
-struct RecordField {
-    bool present = false;
-    Codec codec = Codec::f32;
-    int rows = 0;
-    int cols = 0;
-    size_t offset = 0;
-
-    PackedMatrix matrix(const uint8_t* record) const { return {codec, rows, cols, record + offset}; }
-    const float* vector(const uint8_t* record) const {
-        return present ? reinterpret_cast<const float*>(record + offset) : nullptr;
-    }
-};
-
-// How the records of one bank are laid out. Either gate_up, whose 16-row tiles are of gate and up in turn, or both.
-struct RecordLayout {
-    RecordField gate_up;  // rows: of both matrices, padding included
-    RecordField gate, up, down;
-    RecordField gate_bias, up_bias, down_bias;
-    RecordField gate_order, up_order;  // of columns, a number each; only of matrices apart
-    size_t bytes = 0;
-    int hidden = 0;
-    int width = 0;  // of the intermediate
-
-    ActivationForm input_form() const { return activation_form(gate_up.present ? gate_up.codec : gate.codec); }
-    // Whether an expert reads its input in an order of its own.
-    bool ordered() const { return gate_order.present || up_order.present; }
-};
-
-struct ExpertRecord {
-    const RecordLayout* layout = nullptr;
-    const uint8_t* data = nullptr;
 };
 
 // Memory that one operation uses after another; each makes it as large as it needs.
@@ -83,7 +50,7 @@ struct Storage {
     std::map<std::string, Buffer> buffers;
     std::vector<Mapping> memory;
     std::vector<std::unique_ptr<RopeAngles>> ropes;
-    std::vector<std::unique_ptr<RecordLayout>> layouts;
+    ExpertRecords records;
     std::map<std::tuple<std::string, int, int, ActivationForm>, Twin> twins;
     // Rows in the order of a matrix's columns, packed anew by every operation: by columns, form, and number among the
     // orders of the operation.
