@@ -6,91 +6,80 @@
 namespace freetoken {
 namespace {
 
-constexpr int kMostChosen = 64; // experts of one token
+constexpr int kMostChosen = 64;  // experts of one token
 
 struct ExpertBuffers {
-  const Buffer *x = nullptr;
-  const Buffer *ids = nullptr;
-  const Buffer *weights = nullptr;
-  const Buffer *y = nullptr;
+    const Buffer* x = nullptr;
+    const Buffer* ids = nullptr;
+    const Buffer* weights = nullptr;
+    const Buffer* y = nullptr;
 };
 
 class Experts final : public Operation {
 public:
-  Experts(const Machine &machine, const ExpertBuffers &buffers,
-          ExpertPairs::Parts parts, Storage &storage)
-      : Operation(Clock::experts), machine_(machine), buffers_(buffers),
-        pairs_(machine, *buffers.x, std::move(parts), storage.workspace,
-               storage.experts) {}
+    Experts(const Machine& machine, const ExpertBuffers& buffers, ExpertPairs::Parts parts, Storage& storage)
+        : Operation(Clock::experts),
+          machine_(machine),
+          buffers_(buffers),
+          pairs_(machine, *buffers.x, std::move(parts), storage.workspace, storage.experts) {}
 
-  int phases() const override { return ExpertPairs::kPhases + 1; }
-  size_t scratch_bytes() const override { return pairs_.scratch_bytes(); }
+    int phases() const override { return ExpertPairs::kPhases + 1; }
+    size_t scratch_bytes() const override { return pairs_.scratch_bytes(); }
 
-  Work prepare(int phase, const Step &step) override {
-    if (phase < ExpertPairs::kPhases) {
-      const Buffer &ids = *buffers_.ids;
-      return pairs_.prepare(
-          phase, {step.tokens, ids.width, ids.int_row(0), ids.stride}, nullptr);
+    Work prepare(int phase, const Step& step) override {
+        if (phase < ExpertPairs::kPhases) {
+            const Buffer& ids = *buffers_.ids;
+            return pairs_.prepare(phase, {step.tokens, ids.width, ids.int_row(0), ids.stride}, nullptr);
+        }
+        return {{static_cast<uint32_t>(step.tokens)},
+                int64_t{buffers_.ids->width + 1} * buffers_.y->width * step.tokens};
     }
-    return {{static_cast<uint32_t>(step.tokens)},
-            int64_t{buffers_.ids->width + 1} * buffers_.y->width * step.tokens};
-  }
 
-  void run(int phase, const Step &, TaskRange tasks,
-           uint8_t *scratch) override {
-    if (phase < ExpertPairs::kPhases)
-      return pairs_.run(phase, tasks, scratch);
-    for (uint32_t token = tasks.begin; token < tasks.end; ++token)
-      merge(static_cast<int>(token));
-  }
+    void run(int phase, const Step&, TaskRange tasks, uint8_t* scratch) override {
+        if (phase < ExpertPairs::kPhases) return pairs_.run(phase, tasks, scratch);
+        for (uint32_t token = tasks.begin; token < tasks.end; ++token) merge(static_cast<int>(token));
+    }
 
 private:
-  void merge(int token) {
-    const int top_k = buffers_.ids->width;
-    const float *rows[kMostChosen];
-    for (int place = 0; place < top_k; ++place)
-      rows[place] = pairs_.output(token, place);
-    machine_.operations->merge(rows, buffers_.weights->row(token), top_k,
-                               buffers_.y->width, buffers_.y->row(token));
-  }
+    void merge(int token) {
+        const int top_k = buffers_.ids->width;
+        const float* rows[kMostChosen];
+        for (int place = 0; place < top_k; ++place) rows[place] = pairs_.output(token, place);
+        machine_.operations->merge(rows, buffers_.weights->row(token), top_k, buffers_.y->width,
+                                   buffers_.y->row(token));
+    }
 
-  const Machine machine_;
-  const ExpertBuffers buffers_;
-  ExpertPairs pairs_;
+    const Machine machine_;
+    const ExpertBuffers buffers_;
+    ExpertPairs pairs_;
 };
 
-} // namespace
+}  // namespace
 
-std::unique_ptr<Operation> make_experts(const OpReader &op) {
-  op.arity(3, 1, 0);
-  Builder &builder = op.builder;
-  const ExpertBuffers buffers = {&op.read(0), &op.read(1), &op.read(2),
-                                 &op.write(0)};
-  const auto &[x, ids, weights, y] = buffers;
-  op.width(*y, x->width);
-  op.width(*weights, ids->width);
-  op.require(ids->integers && !weights->integers,
-             "reads integers and then numbers from the router");
-  op.require(ids->width <= kMostChosen,
-             "chooses more than " + std::to_string(kMostChosen) + " experts");
-  for (const Buffer *buffer : {x, ids, weights, y})
-    op.require(!buffer->per_row,
-               "buffer " + buffer->name + " does not hold one row a token");
-  ExpertPairs::Parts parts;
-  parts.glu = op.glu();
-  parts.records = builder.experts(op.integer("layer"));
-  for (const ExpertRecord &record : parts.records)
-    op.require(record.layout->hidden == x->width,
-               "the experts' width is " +
-                   std::to_string(record.layout->hidden) + ", that of buffer " +
-                   x->name + " " + std::to_string(x->width));
-  for (const ActivationForm form : ExpertPairs::input_forms(parts.records)) {
-    PackedInput input;
-    input.rows = &builder.packed(*x, form, input.stale);
-    parts.inputs.push_back(input);
-  }
-  return std::make_unique<Experts>(builder.machine(), buffers, std::move(parts),
-                                   builder.storage());
+std::unique_ptr<Operation> make_experts(const OpReader& op) {
+    op.arity(3, 1, 0);
+    Builder& builder = op.builder;
+    const ExpertBuffers buffers = {&op.read(0), &op.read(1), &op.read(2), &op.write(0)};
+    const auto& [x, ids, weights, y] = buffers;
+    op.width(*y, x->width);
+    op.width(*weights, ids->width);
+    op.require(ids->integers && !weights->integers, "reads integers and then numbers from the router");
+    op.require(ids->width <= kMostChosen, "chooses more than " + std::to_string(kMostChosen) + " experts");
+    for (const Buffer* buffer : {x, ids, weights, y})
+        op.require(!buffer->per_row, "buffer " + buffer->name + " does not hold one row a token");
+    ExpertPairs::Parts parts;
+    parts.glu = op.glu();
+    parts.records = builder.experts(op.integer("layer"));
+    for (const ExpertRecord& record : parts.records)
+        op.require(record.layout->hidden == x->width, "the experts' width is " + std::to_string(record.layout->hidden) +
+                                                          ", that of buffer " + x->name + " " +
+                                                          std::to_string(x->width));
+    for (const ActivationForm form : ExpertPairs::input_forms(parts.records)) {
+        PackedInput input;
+        input.rows = &builder.packed(*x, form, input.stale);
+        parts.inputs.push_back(input);
+    }
+    return std::make_unique<Experts>(builder.machine(), buffers, std::move(parts), builder.storage());
 }
 
-} // namespace freetoken
+}  // namespace freetoken
