@@ -104,6 +104,12 @@ class Executor:
     def copy_page(self, source: int, target: int) -> None:
         """Copy a page in every layer. Raises IndexError."""
 
+    def record_routing(self, on: bool) -> None:
+        """These three as in `engine.program.executor.RoutedExecutor`. Raises ValueError, MemoryError."""
+
+    def routing(self) -> NDArray[np.int32]: ...
+    def force_routing(self, ids: NDArray[np.int32] | None) -> None: ...
+
     def counters(self) -> Mapping[str, float]:
         """As in `engine.program.executor`."""
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 from engine import _native
 from engine.base.errors import NoRoomError, UnsupportedError
 from engine.files.ftw.opening import Bank, Tensor
-from engine.program.executor import Batch, Floats
+from engine.program.executor import Batch, Floats, Ints
 from engine.program.ir import Program
 
 
 class NativeExecutor:
-    """Fulfils `engine.program.executor.Executor`; weights stay where they are mapped, nothing is copied.
+    """Fulfils `engine.program.executor.RoutedExecutor`; weights stay where they are mapped, nothing is copied.
 
     `threads` None takes one a physical core, within the process's affinity and quota; `isa` "" takes the fastest
     instruction set. A step has at most `max_tokens` tokens. Raises UnsupportedError for a program, a tensor or an
@@ -95,6 +95,15 @@ class NativeExecutor:
 
     def counters(self) -> Mapping[str, float]:
         return self._native.counters()
+
+    def record_routing(self, on: bool) -> None:
+        self._native.record_routing(on)
+
+    def routing(self) -> Ints:
+        return self._native.routing()
+
+    def force_routing(self, ids: Ints | None) -> None:
+        self._native.force_routing(ids)
 
     def _run(self, batch: Batch, first: int, last: int | None) -> Floats:
         return self._native.step(

@@ -14,8 +14,10 @@
 
 #include "bindings/bind.h"
 #include "bindings/describe.h"
+#include "bindings/routing.h"
 #include "core/encode.h"
 #include "core/float_mode.h"
+#include "core/codec_names.h"
 #include "core/pack.h"
 #include "exec/executor.h"
 #include "exec/probe.h"
@@ -155,6 +157,10 @@ public:
         executor_->cache().resize(pages);
     }
     void copy_page(int source, int target) { executor_->cache().copy_page(source, target); }
+
+    void record_routing(bool on) { executor_->routing().record(on, executor_->max_tokens()); }
+    NumpyRouting routing() const { return recorded_routing(*executor_); }
+    void force_routing(const std::optional<RoutingIds>& ids) { freetoken::force_routing(*executor_, ids); }
 
     nb::dict counters() const {
         const Counters counters = executor_->counters();
@@ -314,7 +320,7 @@ NumpyBytes encode(const std::string& form_name, FloatRows values) {
 
 std::vector<std::string> codec_names() {
     std::vector<std::string> names;
-    for (const CodecInfo& info : kCodecs) names.emplace_back(info.name);
+    for (const CodecInfo& info : kCodecs) names.emplace_back(codec_name(info.codec));
     return names;
 }
 
@@ -352,6 +358,9 @@ NB_MODULE(_native, m) {
         .def("write_buffer", &PyExecutor::write_buffer, "name"_a, "rows"_a)
         .def("resize_kv", &PyExecutor::resize_kv, "pages"_a)
         .def("copy_page", &PyExecutor::copy_page, "source"_a, "target"_a)
+        .def("record_routing", &PyExecutor::record_routing, "on"_a)
+        .def("routing", &PyExecutor::routing)
+        .def("force_routing", &PyExecutor::force_routing, "ids"_a.none())
         .def("counters", &PyExecutor::counters)
         .def_prop_ro("kv_pages", &PyExecutor::kv_pages)
         .def_prop_ro("page_tokens", &PyExecutor::page_tokens)

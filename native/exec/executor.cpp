@@ -134,6 +134,7 @@ void Executor::step(const BatchView& batch, size_t first, size_t last, float* lo
         throw std::invalid_argument("operations " + std::to_string(first) + " to " + std::to_string(last) + " of " +
                                     std::to_string(operations_.size()));
     step_ = checked(batch);
+    storage_.routing.begin(step_.tokens);
     if (step_.tokens == 0 || first == last) return;
     const OutputLoan loan(*output_, logits);
     next_ = first;

@@ -52,6 +52,8 @@ public:
     KvCache& cache() { return cache_; }
     const KvCache& cache() const { return cache_; }
     Counters counters() const;
+    Routing& routing() { return storage_.routing; }
+    const Routing& routing() const { return storage_.routing; }
 
 private:
     void compile(const ModelSpec& model);

@@ -1,4 +1,5 @@
 // Operations that treat every row by itself.
+#include <algorithm>
 #include <cstring>
 
 #include "core/pack.h"
@@ -184,10 +185,19 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
     op.require(shape.top_k >= 1 && shape.top_k <= shape.experts / shape.groups * shape.top_groups,
                "more experts are wanted than there are to choose from");
     const Operations& operations = *op.builder.machine().operations;
+    Routing& routing = op.builder.storage().routing;
+    const int layer = routing.add_layer(shape.experts, shape.top_k);
     return row_operation(logits, int64_t{shape.experts} * (shape.top_k + 8),
-                         [=, &logits, &ids, &weights, &operations](const Step&, int row) {
+                         [=, &logits, &ids, &weights, &operations, &routing](const Step&, int row) {
                              float scratch[3 * kMostExperts];
-                             operations.route(shape, logits.row(row), scratch, ids.int_row(row), weights.row(row));
+                             int32_t* chosen = ids.int_row(row);
+                             if (const int32_t* forced = routing.forced(layer, row)) {
+                                 std::copy_n(forced, shape.top_k, chosen);
+                                 operations.weigh(shape, logits.row(row), scratch, chosen, weights.row(row));
+                             } else {
+                                 operations.route(shape, logits.row(row), scratch, chosen, weights.row(row));
+                             }
+                             routing.keep(layer, row, chosen);
                          });
 }
 

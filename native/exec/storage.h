@@ -11,6 +11,7 @@
 #include "exec/expert_records.h"
 #include "exec/operation.h"
 #include "exec/program.h"
+#include "exec/routing.h"
 
 namespace freetoken {
 
@@ -58,6 +59,7 @@ struct Storage {
     std::set<std::vector<int32_t>> orders;  // equal ones are one
     Workspace workspace;
     ExpertCounters experts;
+    Routing routing;
 };
 
 }  // namespace freetoken

@@ -86,6 +86,9 @@ struct Operations {
     // Chooses top_k of the experts. `scratch` holds 2 * experts + groups values.
     void (*route)(const RouteShape& shape, const float* logits, float* scratch, int32_t* ids, float* weights);
 
+    // The weights that `route` would give to `ids`, had it chosen them. `scratch` holds `experts` values.
+    void (*weigh)(const RouteShape& shape, const float* logits, float* scratch, const int32_t* ids, float* weights);
+
     // y[i] = sum over j ascending of weights[j] * rows[j][i], by fma from zero.
     void (*merge)(const float* const* rows, const float* weights, int count, int n, float* y);
 

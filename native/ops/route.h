@@ -53,29 +53,45 @@ void close_groups(const RouteShape& shape, const float* choice, float* worth, bo
     for (int i = 0; i < shape.experts; ++i) taken[i] = !open[i / size];
 }
 
-void route(const RouteShape& shape, const float* logits, float* scratch, int32_t* ids, float* weights) {
+// Scores of all experts, which weights are made of; only those of `softmax_topk` are not final yet.
+void score(const RouteShape& shape, const float* logits, float* scores) {
     const int n = shape.experts;
-    float* scores = scratch;
-    float* choice = scratch + n;
     if (shape.scoring == Scoring::softmax) softmax(logits, n, scores);
     for (int i = 0; i < n; ++i) {
         if (shape.scoring == Scoring::sigmoid) scores[i] = sigmoid(logits[i]);
         if (shape.scoring == Scoring::softmax_topk) scores[i] = logits[i];
-        choice[i] = shape.bias != nullptr ? scores[i] + shape.bias[i] : scores[i];
     }
-    bool taken[kMostExperts] = {};
-    if (shape.groups > 1) close_groups(shape, choice, scratch + 2 * n, taken);
-    for (int j = 0; j < shape.top_k; ++j) {
-        ids[j] = pick(choice, taken, n);
-        taken[ids[j]] = true;
-        weights[j] = scores[ids[j]];
-    }
+}
+
+// Weights of the chosen experts from all scores.
+void weigh_chosen(const RouteShape& shape, const float* scores, const int32_t* ids, float* weights) {
+    for (int j = 0; j < shape.top_k; ++j) weights[j] = scores[ids[j]];
     if (shape.scoring == Scoring::softmax_topk) softmax(weights, shape.top_k, weights);
     if (shape.normalize) {
         const float total = lane_sum(weights, static_cast<size_t>(shape.top_k)) + 1e-20f;
         for (int j = 0; j < shape.top_k; ++j) weights[j] = weights[j] / total;
     }
     for (int j = 0; j < shape.top_k; ++j) weights[j] = canonical(weights[j] * shape.scale);
+}
+
+void route(const RouteShape& shape, const float* logits, float* scratch, int32_t* ids, float* weights) {
+    const int n = shape.experts;
+    float* scores = scratch;
+    float* choice = scratch + n;
+    score(shape, logits, scores);
+    for (int i = 0; i < n; ++i) choice[i] = shape.bias != nullptr ? scores[i] + shape.bias[i] : scores[i];
+    bool taken[kMostExperts] = {};
+    if (shape.groups > 1) close_groups(shape, choice, scratch + 2 * n, taken);
+    for (int j = 0; j < shape.top_k; ++j) {
+        ids[j] = pick(choice, taken, n);
+        taken[ids[j]] = true;
+    }
+    weigh_chosen(shape, scores, ids, weights);
+}
+
+void weigh(const RouteShape& shape, const float* logits, float* scratch, const int32_t* ids, float* weights) {
+    score(shape, logits, scratch);
+    weigh_chosen(shape, scratch, ids, weights);
 }
 
 }  // namespace

@@ -9,8 +9,21 @@
 namespace freetoken {
 
 const Operations FREETOKEN_OPERATIONS = {
-    FREETOKEN_ISA, scale_row, bias_scale,   rms_norm,          add,          sigmoid_gate,    rope,
-    route,         merge,     store_cached, attention_scratch, attend_block, merge_attention, finish_attention,
+    FREETOKEN_ISA,
+    scale_row,
+    bias_scale,
+    rms_norm,
+    add,
+    sigmoid_gate,
+    rope,
+    route,
+    weigh,
+    merge,
+    store_cached,
+    attention_scratch,
+    attend_block,
+    merge_attention,
+    finish_attention,
 };
 
 }  // namespace freetoken
