@@ -1,0 +1,5 @@
+#include "sim/emulation.h"
+
+#include "cuda/fill.cu"
+
+SIM_KERNEL_FLAT(fill);

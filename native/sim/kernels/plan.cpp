@@ -1,0 +1,5 @@
+#include "sim/emulation.h"
+
+#include "cuda/plan.cu"
+
+SIM_KERNEL(plan);

@@ -1,0 +1,5 @@
+#include "sim/emulation.h"
+
+#include "cuda/stage.cu"
+
+SIM_KERNEL_FLAT(stage);
