@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "core/codec_names.h"
+
 namespace nb = nanobind;
 
 namespace freetoken {

@@ -1,13 +1,10 @@
 // How weights are coded, as two tables: packed codecs, and the raw forms that are packed into them. docs/numerics.md
-// describes both byte for byte; a new codec is a row here, a case in pack_integer.cpp or pack_floats.cpp and unpack.cpp
-// and a decoder in each kernel family.
+// describes both byte for byte; a new codec is a row here, a name in codec_names.h, a case in pack_integer.cpp or
+// pack_floats.cpp and unpack.cpp and a decoder in each kernel family. Device code reads this header too.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <optional>
-#include <string_view>
 
 #include "core/numerics.h"
 
@@ -39,7 +36,6 @@ enum class CodecKind { plain, scaled, integer };
 
 struct CodecInfo {
     Codec codec;
-    std::string_view name;
     CodecKind kind;
     int block;         // weights of a row that are decoded together; 1 for plain floats
     int cols_unit;     // a row is a multiple of this many weights
@@ -53,23 +49,23 @@ struct CodecInfo {
 };
 
 inline constexpr CodecInfo kCodecs[] = {
-    {Codec::f32, "f32", CodecKind::plain, 1, 1, 0, 0, 0, 4, 0, 1.0f, false},
-    {Codec::f16, "f16", CodecKind::plain, 1, 1, 0, 0, 0, 2, 0, 1.0f, false},
-    {Codec::bf16, "bf16", CodecKind::plain, 1, 1, 0, 0, 0, 2, 0, 1.0f, false},
-    {Codec::q8_0, "q8_0", CodecKind::integer, 32, 32, 2, 1, 2, 32, 128, 1.0f, false},
-    {Codec::q4_0, "q4_0", CodecKind::integer, 32, 32, 2, 1, 2, 16, 8, 1.0f, false},
-    {Codec::q4_1, "q4_1", CodecKind::integer, 32, 32, 1, 1, 4, 16, 0, 1.0f, false},
-    {Codec::mxfp4, "mxfp4", CodecKind::integer, 32, 32, 4, 1, 1, 16, 12, 0.5f, false},
-    {Codec::iq4_nl, "iq4_nl", CodecKind::integer, 32, 32, 2, 1, 2, 16, 128, 1.0f, false},
-    {Codec::q4_k, "q4_k", CodecKind::integer, 32, 256, 8, 5, 2, 16, 0, 1.0f, false},
-    {Codec::q5_k, "q5_k", CodecKind::integer, 32, 256, 8, 5, 2, 20, 0, 1.0f, false},
-    {Codec::q6_k, "q6_k", CodecKind::integer, 32, 256, 8, 5, 2, 24, 32, 1.0f, false},
-    {Codec::nvfp4, "nvfp4", CodecKind::integer, 32, 32, 2, 1, 2, 16, 12, 1.0f, true},
-    {Codec::int4_32, "int4_32", CodecKind::integer, 32, 32, 2, 1, 2, 16, 8, 1.0f, true},
-    {Codec::int4_32z, "int4_32z", CodecKind::integer, 32, 32, 1, 1, 4, 16, 0, 1.0f, true},
-    {Codec::int4_128z, "int4_128z", CodecKind::integer, 32, 32, 4, 1, 0, 16, 0, 1.0f, true},
-    {Codec::fp8, "fp8", CodecKind::scaled, 128, 1, 1, 1, 4, 128, 0, 256.0f, false},
-    {Codec::mxfp8, "mxfp8", CodecKind::scaled, 32, 32, 4, 1, 1, 32, 0, 256.0f, false},
+    {Codec::f32, CodecKind::plain, 1, 1, 0, 0, 0, 4, 0, 1.0f, false},
+    {Codec::f16, CodecKind::plain, 1, 1, 0, 0, 0, 2, 0, 1.0f, false},
+    {Codec::bf16, CodecKind::plain, 1, 1, 0, 0, 0, 2, 0, 1.0f, false},
+    {Codec::q8_0, CodecKind::integer, 32, 32, 2, 1, 2, 32, 128, 1.0f, false},
+    {Codec::q4_0, CodecKind::integer, 32, 32, 2, 1, 2, 16, 8, 1.0f, false},
+    {Codec::q4_1, CodecKind::integer, 32, 32, 1, 1, 4, 16, 0, 1.0f, false},
+    {Codec::mxfp4, CodecKind::integer, 32, 32, 4, 1, 1, 16, 12, 0.5f, false},
+    {Codec::iq4_nl, CodecKind::integer, 32, 32, 2, 1, 2, 16, 128, 1.0f, false},
+    {Codec::q4_k, CodecKind::integer, 32, 256, 8, 5, 2, 16, 0, 1.0f, false},
+    {Codec::q5_k, CodecKind::integer, 32, 256, 8, 5, 2, 20, 0, 1.0f, false},
+    {Codec::q6_k, CodecKind::integer, 32, 256, 8, 5, 2, 24, 32, 1.0f, false},
+    {Codec::nvfp4, CodecKind::integer, 32, 32, 2, 1, 2, 16, 12, 1.0f, true},
+    {Codec::int4_32, CodecKind::integer, 32, 32, 2, 1, 2, 16, 8, 1.0f, true},
+    {Codec::int4_32z, CodecKind::integer, 32, 32, 1, 1, 4, 16, 0, 1.0f, true},
+    {Codec::int4_128z, CodecKind::integer, 32, 32, 4, 1, 0, 16, 0, 1.0f, true},
+    {Codec::fp8, CodecKind::scaled, 128, 1, 1, 1, 4, 128, 0, 256.0f, false},
+    {Codec::mxfp8, CodecKind::scaled, 32, 32, 4, 1, 1, 32, 0, 256.0f, false},
 };
 
 // Raw row-major forms: those of the codecs' own names, in the same order, and others that end in the same codecs.
@@ -97,7 +93,6 @@ enum class Form {
 // A raw row is its header, then its blocks, each of a scale part and of codes; the last block may be shorter.
 struct FormInfo {
     Form form;
-    std::string_view name;
     Codec codec;
     int row_header;   // bytes before the first block
     int block;        // weights of a block
@@ -106,24 +101,24 @@ struct FormInfo {
 };
 
 inline constexpr FormInfo kForms[] = {
-    {Form::f32, "f32", Codec::f32, 0, 1, 0, 32},
-    {Form::f16, "f16", Codec::f16, 0, 1, 0, 16},
-    {Form::bf16, "bf16", Codec::bf16, 0, 1, 0, 16},
-    {Form::q8_0, "q8_0", Codec::q8_0, 0, 32, 2, 8},
-    {Form::q4_0, "q4_0", Codec::q4_0, 0, 32, 2, 4},
-    {Form::q4_1, "q4_1", Codec::q4_1, 0, 32, 4, 4},
-    {Form::mxfp4, "mxfp4", Codec::mxfp4, 0, 32, 1, 4},
-    {Form::iq4_nl, "iq4_nl", Codec::iq4_nl, 0, 32, 2, 4},
-    {Form::q4_k, "q4_k", Codec::q4_k, 0, 256, 16, 4},
-    {Form::q5_k, "q5_k", Codec::q5_k, 0, 256, 16, 5},
-    {Form::q6_k, "q6_k", Codec::q6_k, 0, 256, 18, 6},
-    {Form::nvfp4, "nvfp4", Codec::nvfp4, 4, 32, 2, 4},
-    {Form::int4_32, "int4_32", Codec::int4_32, 4, 32, 2, 4},
-    {Form::int4_32z, "int4_32z", Codec::int4_32z, 4, 32, 4, 4},
-    {Form::int4_128z, "int4_128z", Codec::int4_128z, 4, 128, 4, 4},
-    {Form::fp8, "fp8", Codec::fp8, 0, 128, 4, 8},
-    {Form::mxfp8, "mxfp8", Codec::mxfp8, 0, 32, 1, 8},
-    {Form::mxfp4_pairs, "mxfp4_pairs", Codec::mxfp4, 0, 32, 1, 4},
+    {Form::f32, Codec::f32, 0, 1, 0, 32},
+    {Form::f16, Codec::f16, 0, 1, 0, 16},
+    {Form::bf16, Codec::bf16, 0, 1, 0, 16},
+    {Form::q8_0, Codec::q8_0, 0, 32, 2, 8},
+    {Form::q4_0, Codec::q4_0, 0, 32, 2, 4},
+    {Form::q4_1, Codec::q4_1, 0, 32, 4, 4},
+    {Form::mxfp4, Codec::mxfp4, 0, 32, 1, 4},
+    {Form::iq4_nl, Codec::iq4_nl, 0, 32, 2, 4},
+    {Form::q4_k, Codec::q4_k, 0, 256, 16, 4},
+    {Form::q5_k, Codec::q5_k, 0, 256, 16, 5},
+    {Form::q6_k, Codec::q6_k, 0, 256, 18, 6},
+    {Form::nvfp4, Codec::nvfp4, 4, 32, 2, 4},
+    {Form::int4_32, Codec::int4_32, 4, 32, 2, 4},
+    {Form::int4_32z, Codec::int4_32z, 4, 32, 4, 4},
+    {Form::int4_128z, Codec::int4_128z, 4, 128, 4, 4},
+    {Form::fp8, Codec::fp8, 0, 128, 4, 8},
+    {Form::mxfp8, Codec::mxfp8, 0, 32, 1, 8},
+    {Form::mxfp4_pairs, Codec::mxfp4, 0, 32, 1, 4},
 };
 
 inline constexpr int kScaleLine = 64;    // bytes of a line: of a header, of codes, of row factors
@@ -150,18 +145,6 @@ static constexpr bool is_integer(Codec codec) {
 // Whether activations stay f32: plain values and scaled floats.
 static constexpr bool is_float(Codec codec) {
     return !is_integer(codec);
-}
-
-static constexpr std::optional<Codec> codec_by_name(std::string_view name) {
-    for (const CodecInfo& info : kCodecs)
-        if (info.name == name) return info.codec;
-    return std::nullopt;
-}
-
-static constexpr std::optional<Form> form_by_name(std::string_view name) {
-    for (const FormInfo& info : kForms)
-        if (info.name == name) return info.form;
-    return std::nullopt;
 }
 
 // Whether a row of `cols` weights can be coded.
@@ -198,13 +181,15 @@ static constexpr int64_t raw_row_bytes(Form form, int64_t cols) {
     return info.row_header + (cols + info.block - 1) / info.block * info.scale_bytes + cols * info.code_bits / 8;
 }
 
-static consteval bool tables_are_in_order() {
-    for (size_t i = 0; i < std::size(kForms); ++i)
-        if (static_cast<size_t>(kForms[i].form) != i) return false;
-    for (size_t i = 0; i < std::size(kCodecs); ++i)
-        if (static_cast<size_t>(kCodecs[i].codec) != i || kForms[i].codec != kCodecs[i].codec ||
-            kForms[i].name != kCodecs[i].name)
-            return false;
+static constexpr bool tables_are_in_order() {
+    size_t place = 0;
+    for (const FormInfo& info : kForms)
+        if (static_cast<size_t>(info.form) != place++) return false;
+    place = 0;
+    for (const CodecInfo& info : kCodecs) {
+        if (static_cast<size_t>(info.codec) != place || kForms[place].codec != info.codec) return false;
+        ++place;
+    }
     return true;
 }
 static_assert(tables_are_in_order());

@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 
+#include "core/codec_names.h"
 #include "exec_runs.h"
 
 namespace freetoken::test {
@@ -39,7 +40,7 @@ FREETOKEN_TEST(batching_threads_isa_and_pages_change_no_bit) {
         const auto short_tokens = random_tokens(3, 40);
         const Logits long_logits = plain(model, long_tokens);
         const Logits short_logits = plain(model, short_tokens);
-        CHECK(all_finite(long_logits), "%s", codec_info(codec).name.data());
+        CHECK(all_finite(long_logits), "%s", codec_name(codec).data());
         int threads = 1;
         for (const Kernels* kernels : available_kernels()) {
             for (const std::vector<int>& chunks : {std::vector<int>{kLong}, {17, 1, 64, 3}, {250, 1, 1, 1, 5}}) {
@@ -48,7 +49,7 @@ FREETOKEN_TEST(batching_threads_isa_and_pages_change_no_bit) {
                 Sequenced first{long_tokens, pages_from(60, kPages, -3), chunks};
                 Sequenced second{short_tokens, pages_from(1, 3, 3), {7, 2, 1}};
                 run_all(*executor, {&second, &first});
-                const char* name = codec_info(codec).name.data();
+                const char* name = codec_name(codec).data();
                 CHECK(first_difference(first.logits, long_logits) < 0, "%s %s %d threads, chunks of %d: value %d", name,
                       kernels->name, threads, chunks[0], first_difference(first.logits, long_logits));
                 CHECK(first_difference(second.logits, short_logits) < 0, "%s %s %d threads: value %d", name,

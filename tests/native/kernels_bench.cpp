@@ -27,6 +27,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/codec_names.h"
 #include "core/float_mode.h"
 #include "kernels_fixture.h"
 
@@ -318,7 +319,7 @@ std::vector<std::string> split(const std::string& text) {
 Options parse(int argc, char** argv) {
     Options options;
     options.isa = best_kernels().name;
-    for (const CodecInfo& info : kCodecs) options.codecs.emplace_back(info.name);
+    for (const CodecInfo& info : kCodecs) options.codecs.emplace_back(codec_name(info.codec));
     for (int n = 1; n <= static_cast<int>(std::min<size_t>(2, allowed_cpus().size())); ++n)
         options.threads.push_back(n);
     for (int i = 1; i < argc; i += 2) {

@@ -2,6 +2,7 @@
 // against double precision, and mutations of the contract that must be noticed.
 #include <algorithm>
 
+#include "core/codec_names.h"
 #include "core/float_mode.h"
 #include "kernels_fixture.h"
 
@@ -79,11 +80,11 @@ void compare_with_twin(Random& random, Codec codec) {
         const auto y = multiply(*kernels, matrix, PackedRows(*kernels, form, x), gather, tokens, ldy, split);
         for (size_t i = 0; i < y.size(); ++i) {
             if (i % ldy >= static_cast<size_t>(rows)) {
-                CHECK(same_bits(y[i], kUntouched), "%s %s wrote beyond row %d", kernels->name,
-                      codec_info(codec).name.data(), rows);
+                CHECK(same_bits(y[i], kUntouched), "%s %s wrote beyond row %d", kernels->name, codec_name(codec).data(),
+                      rows);
             } else {
                 CHECK(same_bits(y[i], expected[i]), "%s %s rows %d cols %d tokens %d: %a, twin %a", kernels->name,
-                      codec_info(codec).name.data(), rows, cols, tokens, static_cast<double>(y[i]),
+                      codec_name(codec).data(), rows, cols, tokens, static_cast<double>(y[i]),
                       static_cast<double>(expected[i]));
             }
         }
@@ -217,7 +218,8 @@ int differing_rows(Codec codec, Mutation mutation, int cases) {
 FREETOKEN_TEST(every_table_has_every_codec) {
     for (const CodecInfo& info : kCodecs)
         for (const Kernels* kernels : available_kernels())
-            CHECK(writes(*kernels, info.codec), "%s does not multiply %s", kernels->name, info.name.data());
+            CHECK(writes(*kernels, info.codec), "%s does not multiply %s", kernels->name,
+                  codec_name(info.codec).data());
 }
 
 FREETOKEN_TEST(every_table_gives_the_bits_of_the_scalar_twin) {
@@ -241,7 +243,7 @@ FREETOKEN_TEST(every_count_of_tokens_gives_the_bits_of_one_token) {
             for (int tokens = 1; tokens <= 20; ++tokens) {
                 const auto y = multiply(*kernels, matrix, x, nullptr, tokens, 40, 2);
                 CHECK(std::memcmp(y.data(), single.data(), y.size() * sizeof(float)) == 0, "%s %s, %d tokens",
-                      kernels->name, info.name.data(), tokens);
+                      kernels->name, codec_name(info.codec).data(), tokens);
             }
         }
     }
@@ -250,7 +252,7 @@ FREETOKEN_TEST(every_count_of_tokens_gives_the_bits_of_one_token) {
 FREETOKEN_TEST(the_scalar_twin_follows_the_contract) {
     for (const CodecInfo& info : kCodecs) {
         const int differing = differing_rows(info.codec, Mutation::none, 200);
-        CHECK(differing == 0, "%s: %d of 200 rows differ", info.name.data(), differing);
+        CHECK(differing == 0, "%s: %d of 200 rows differ", codec_name(info.codec).data(), differing);
     }
 }
 
@@ -260,7 +262,7 @@ FREETOKEN_TEST(a_change_of_the_contract_is_noticed) {
                                         Mutation::wrong_rounding, Mutation::swapped_terms}) {
             if (!applies(mutation, info.codec)) continue;
             CHECK(differing_rows(info.codec, mutation, 200) > 0, "%s, mutation %d passes for the contract",
-                  info.name.data(), static_cast<int>(mutation));
+                  codec_name(info.codec).data(), static_cast<int>(mutation));
         }
 }
 
@@ -291,7 +293,8 @@ FREETOKEN_TEST(products_are_near_double_precision) {
                     }
                 }
                 const double error = std::fabs(static_cast<double>(y[static_cast<size_t>(r)]) - exact);
-                CHECK(error <= bound, "%s %s: error %g, bound %g", kernels->name, info.name.data(), error, bound);
+                CHECK(error <= bound, "%s %s: error %g, bound %g", kernels->name, codec_name(info.codec).data(), error,
+                      bound);
             }
         }
     }
@@ -312,14 +315,14 @@ FREETOKEN_TEST(a_token_that_is_not_finite_spoils_only_itself) {
                 const auto y = multiply(*kernels, matrix, PackedRows(*kernels, form, x), nullptr, 9, rows, 0);
                 for (size_t i = 0; i < y.size(); ++i) {
                     if (i / rows != 4) {
-                        CHECK(same_bits(y[i], clean[i]), "%s %s: token %zu changed", kernels->name, info.name.data(),
-                              i / rows);
+                        CHECK(same_bits(y[i], clean[i]), "%s %s: token %zu changed", kernels->name,
+                              codec_name(info.codec).data(), i / rows);
                     } else if (!is_float(info.codec)) {
-                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: %a", kernels->name, info.name.data(),
-                              static_cast<double>(y[i]));
+                        CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: %a", kernels->name,
+                              codec_name(info.codec).data(), static_cast<double>(y[i]));
                     } else if (y[i] != y[i]) {
                         CHECK(same_bits(y[i], float_of(kCanonicalNan)), "%s %s: a NaN of another form", kernels->name,
-                              info.name.data());
+                              codec_name(info.codec).data());
                     }
                 }
             }
@@ -340,7 +343,7 @@ FREETOKEN_TEST(long_rows_and_many_tokens) {
             const auto y =
                 multiply(*kernels, matrix, PackedRows(*kernels, activation_form(codec), x), nullptr, tokens, 17, 1);
             CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0, "%s %s", kernels->name,
-                  codec_info(codec).name.data());
+                  codec_name(codec).data());
         }
     }
 }

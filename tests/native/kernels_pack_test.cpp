@@ -1,4 +1,5 @@
 // Packing: tiles against the layout written out here, round trips, and values that must be refused.
+#include "core/codec_names.h"
 #include "core/float_mode.h"
 #include "core/pack.h"
 #include "kernels_fixture.h"
@@ -156,7 +157,7 @@ FREETOKEN_TEST(tiles_have_the_documented_layout) {
             const Packed packed(raw);
             const auto expected = lay_out(raw);
             CHECK(packed.size() == expected.size() && std::memcmp(packed.data(), expected.data(), expected.size()) == 0,
-                  "%s rows %d cols %d", info.name.data(), raw.rows, raw.cols);
+                  "%s rows %d cols %d", form_name(info.form).data(), raw.rows, raw.cols);
         }
 }
 
@@ -174,10 +175,11 @@ FREETOKEN_TEST(unpacked_rows_are_the_raw_weights) {
                 unpack_row(info.codec, packed.data(), row, cols, out.data());
                 for (int k = 0; k < cols; ++k) {
                     const float expected = static_cast<float>(raw_value(raw, row, k));
-                    CHECK(out[static_cast<size_t>(k)] == expected, "%s row %d k %d: %a, not %a", info.name.data(), row,
-                          k, static_cast<double>(out[static_cast<size_t>(k)]), static_cast<double>(expected));
+                    CHECK(out[static_cast<size_t>(k)] == expected, "%s row %d k %d: %a, not %a",
+                          form_name(info.form).data(), row, k, static_cast<double>(out[static_cast<size_t>(k)]),
+                          static_cast<double>(expected));
                 }
-                CHECK(out[static_cast<size_t>(cols)] == 7.0f, "%s wrote beyond the row", info.name.data());
+                CHECK(out[static_cast<size_t>(cols)] == 7.0f, "%s wrote beyond the row", form_name(info.form).data());
             }
         }
 }
@@ -192,13 +194,13 @@ FREETOKEN_TEST(rows_packed_in_ranges_and_in_turn_are_the_same) {
         std::vector<uint8_t> turns(2 * whole.size(), 0xEE);
         for (const auto& [first, rows] : {std::pair{0, 32}, std::pair{32, 16}, std::pair{48, 22}})
             CHECK(!pack_rows(info.form, raw.row(first), rows, cols, turns.data() + first / 16 * 2 * tile, 2 * tile),
-                  "%s", info.name.data());
+                  "%s", form_name(info.form).data());
         for (int64_t t = 0; t < tile_count(70); ++t) {
             CHECK(std::memcmp(turns.data() + 2 * t * tile, whole.data() + t * tile, static_cast<size_t>(tile)) == 0,
-                  "%s tile %d", info.name.data(), static_cast<int>(t));
+                  "%s tile %d", form_name(info.form).data(), static_cast<int>(t));
             for (int64_t i = 0; i < tile; ++i)
                 CHECK(turns[static_cast<size_t>((2 * t + 1) * tile + i)] == 0xEE, "%s wrote between tiles",
-                      info.name.data());
+                      form_name(info.form).data());
         }
     }
 }
@@ -238,11 +240,11 @@ FREETOKEN_TEST(bad_values_are_named) {
         std::memcpy(raw.block(33, 3 * info.block) + c.offset, &c.bits, static_cast<size_t>(c.bytes));
         std::vector<uint8_t> tiles(static_cast<size_t>(packed_bytes(info.codec, 40, cols)));
         const auto bad = pack_rows(c.form, raw.bytes.data(), 40, cols, tiles.data(), tile_bytes(info.codec, cols));
-        CHECK(bad.has_value(), "%s passed with %x at %d", info.name.data(), c.bits, c.offset);
+        CHECK(bad.has_value(), "%s passed with %x at %d", form_name(info.form).data(), c.bits, c.offset);
         if (!bad) continue;
-        CHECK(bad->row == 33 && bad->block == 3, "%s: row %d block %d", info.name.data(), static_cast<int>(bad->row),
-              static_cast<int>(bad->block));
-        CHECK(std::string(bad->what) == c.what, "%s: %s", info.name.data(), bad->what);
+        CHECK(bad->row == 33 && bad->block == 3, "%s: row %d block %d", form_name(info.form).data(),
+              static_cast<int>(bad->row), static_cast<int>(bad->block));
+        CHECK(std::string(bad->what) == c.what, "%s: %s", form_name(info.form).data(), bad->what);
     }
 }
 
@@ -256,7 +258,7 @@ FREETOKEN_TEST(bad_row_factors_are_named) {
             store(raw.row(21), factor);
             std::vector<uint8_t> tiles(static_cast<size_t>(packed_bytes(info.codec, 40, 160)));
             const auto bad = pack_rows(info.form, raw.bytes.data(), 40, 160, tiles.data(), tile_bytes(info.codec, 160));
-            CHECK(bad && bad->row == 21 && bad->block == -1, "%s passed with %g", info.name.data(),
+            CHECK(bad && bad->row == 21 && bad->block == -1, "%s passed with %g", form_name(info.form).data(),
                   static_cast<double>(factor));
         }
     }
@@ -294,8 +296,11 @@ FREETOKEN_TEST(sizes_add_up) {
     CHECK(!valid_cols(Codec::q4_0, 48) && valid_cols(Codec::f32, 48) && !valid_cols(Codec::f32, 0),
           "whole blocks only");
     CHECK(!valid_cols(Codec::q4_k, 128) && valid_cols(Codec::int4_128z, 160) && valid_cols(Codec::fp8, 3), "units");
-    for (const CodecInfo& info : kCodecs) CHECK(codec_by_name(info.name) == info.codec, "%s", info.name.data());
-    for (const FormInfo& info : kForms) CHECK(form_by_name(info.name) == info.form, "%s", info.name.data());
+    for (const CodecInfo& info : kCodecs)
+        CHECK(codec_by_name(codec_name(info.codec)) == info.codec, "%s", codec_name(info.codec).data());
+    for (const FormInfo& info : kForms)
+        CHECK(form_by_name(form_name(info.form)) == info.form, "%s", form_name(info.form).data());
+    CHECK(form_name(Form::mxfp8) == "mxfp8" && codec_name(Codec::nvfp4) == "nvfp4", "names in order");
     CHECK(!codec_by_name("q4_2") && !codec_by_name("mxfp4_pairs") && !form_by_name("q4_2"), "an unknown name");
 }
 
