@@ -1,6 +1,7 @@
 """The native module, built from native/bindings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -153,3 +154,31 @@ class Probe:
         self, codec: str, packed: memoryview | NDArray[np.uint8], rows: int, cols: int, x: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """x [tokens, cols] times a packed matrix [rows, cols], as [tokens, rows]."""
+
+# --- large reads (native/bindings/io.cpp)
+
+def host_memory(size: int) -> NDArray[np.uint8]:
+    """Zeroed memory [size] outside Python's heap, page-aligned, in huge pages where the system has them.
+
+    Costs nothing until it is written; freed with the last view. Raises MemoryError.
+    """
+
+def prefer_node(memory: memoryview | NDArray[np.uint8], node: int) -> bool:
+    """Ask that memory not written yet comes from a NUMA node; False where the system cannot or has no such node."""
+
+def read_files(
+    parts: Sequence[tuple[str | bytes | PathLike[str], int, int]],
+    out: memoryview | NDArray[np.uint8],
+    progress: Callable[[int, int], object],
+    *,
+    threads: int = ...,
+    chunk: int = ...,
+    direct: bool = True,
+) -> tuple[int, float]:
+    """Read parts (file, offset, bytes) end to end into `out`, which they fill: bytes that passed the cache by, seconds.
+
+    `threads` reads of `chunk` bytes are under way at once. `direct`: past the page cache, where the file system and the
+    alignment (4096, in file and memory) allow it. `progress` gets bytes done and bytes in all ten times a second and at
+    the end; what it or a signal handler raises ends the reading at once. Raises OSError with the file's name for one
+    that is absent, short or cannot be read, ValueError for parts that do not fill `out`.
+    """
