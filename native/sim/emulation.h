@@ -162,6 +162,12 @@ static inline T atomicMin(T* address, decltype(T{} + T{}) value) {
     return seen;
 }
 
+// --- arithmetic
+
+static inline float __fsqrt_rn(float x) {
+    return __builtin_sqrtf(x);
+}
+
 // --- integers and bits
 
 static inline int __popc(unsigned x) {

@@ -1,0 +1,65 @@
+// Operations that treat every value of a row by itself: a thread a value, a row of the grid a row of the buffer. Rows at
+// and beyond *rows are left alone. Strides are in values.
+#include "cuda/device.h"
+
+namespace freetoken {
+
+static inline float* at(float* buffer, int stride, int row) {
+    return buffer + static_cast<size_t>(row) * static_cast<size_t>(stride);
+}
+static inline const float* at(const float* buffer, int stride, int row) {
+    return buffer + static_cast<size_t>(row) * static_cast<size_t>(stride);
+}
+
+static inline int own_row() {
+    return static_cast<int>(blockIdx.y);
+}
+static inline int own_column() {
+    return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+}
+
+// A run of `width` values of every head, `in_stride` apart in x and `out_stride` in y.
+extern "C" __global__ void head_copy(const float* x, int x_stride, int in_stride, int heads, int width, const int* rows,
+                                     float* y, int y_stride, int out_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= heads * width) return;
+    at(y, y_stride, own_row())[i / width * out_stride + i % width] =
+        at(x, x_stride, own_row())[i / width * in_stride + i % width];
+}
+
+// The gated unit of a dense layer; kind 0 is silu, 1 clamped_silu. h may be gate or up.
+extern "C" __global__ void glu_rows(const float* gate, int gate_stride, const float* up, int up_stride, int width,
+                                    int kind, float alpha, float limit, const int* rows, float* h, int h_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    const float g = at(gate, gate_stride, own_row())[i];
+    const float u = at(up, up_stride, own_row())[i];
+    at(h, h_stride, own_row())[i] = kind == 0 ? silu_glu(g, u) : clamped_silu_glu(g, u, alpha, limit);
+}
+
+// y = sigmoid(g[0]) * x
+extern "C" __global__ void sigmoid_gate(const float* x, int x_stride, const float* g, int g_stride, int width,
+                                        const int* rows, float* y, int y_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    at(y, y_stride, own_row())[i] = canonical(sigmoid(*at(g, g_stride, own_row())) * at(x, x_stride, own_row())[i]);
+}
+
+// y = a + scale * b
+extern "C" __global__ void add_rows(const float* a, int a_stride, const float* b, int b_stride, float scale, int width,
+                               const int* rows, float* y, int y_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    const float scaled = scale * at(b, b_stride, own_row())[i];
+    at(y, y_stride, own_row())[i] = canonical(at(a, a_stride, own_row())[i] + scaled);
+}
+
+// Row r of y is row selected[r] of x.
+extern "C" __global__ void select_rows(const float* x, int x_stride, const int* selected, int width, const int* rows,
+                                  float* y, int y_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    at(y, y_stride, own_row())[i] = at(x, x_stride, selected[own_row()])[i];
+}
+
+}  // namespace freetoken

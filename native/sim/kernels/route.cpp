@@ -1,0 +1,5 @@
+#include "sim/emulation.h"
+
+#include "cuda/route.cu"
+
+SIM_KERNEL(route);
