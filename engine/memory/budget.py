@@ -40,19 +40,13 @@ def plan_context(
     a `NoRoomError` if only the free memory is in the way.
     """
     assert bytes_per_token > 0
-    if context is not None and context < 1:
-        raise UsageError(f"--context {context} is not a length.", "Give at least one token.")
-    if context is not None and context > model_context:
-        raise DoesNotFitError(
-            f"--context {context} is {context - model_context} tokens more than the {model_context} this model knows.",
-            f"Give --context {model_context} or less.",
-        )
+    check_asked_context(context, model_context)
     if kv is not None:
         kv_tokens = whole_pages(kv, bytes_per_token)
     elif context is not None:
         kv_tokens = pages_for(context) * PAGE_TOKENS
     else:
-        room = _tokens_within(int(available * DEFAULT_SHARE), bytes_per_token)
+        room = tokens_within(int(available * DEFAULT_SHARE), bytes_per_token)
         wanted = min(pages_for(model_context) * PAGE_TOKENS, DEFAULT_CONTEXT)
         kv_tokens = max(PAGE_TOKENS, min(wanted, room))
     if context is None:
@@ -60,7 +54,7 @@ def plan_context(
     check_context(context, kv_tokens, bytes_per_token)
     plan = ContextPlan(context, kv_tokens, bytes_per_token)
     if plan.kv_bytes > available:
-        most = _tokens_within(available, bytes_per_token)
+        most = tokens_within(available, bytes_per_token)
         raise NoRoomError(
             f"Context memory for {kv_tokens} tokens takes {format_size(plan.kv_bytes)}, "
             f"{format_size(plan.kv_bytes - available)} more than the {format_size(available)} that are free.",
@@ -87,7 +81,7 @@ def plan_resize(
         )
     extra = plan.kv_bytes - current.kv_bytes
     if extra > available:
-        most = _tokens_within(current.kv_bytes + available, current.bytes_per_token)
+        most = tokens_within(current.kv_bytes + available, current.bytes_per_token)
         raise NoRoomError(
             f"Growing context memory from {current.kv_tokens} to {kv_tokens} tokens takes {format_size(extra)}, "
             f"{format_size(extra - available)} more than the {format_size(available)} that are free.",
@@ -99,6 +93,19 @@ def plan_resize(
 def crosses(border: int | None, one: int, other: int) -> bool:
     """Whether of two contexts one is longer than `border` and the other is not."""
     return border is not None and (one > border) != (other > border)
+
+
+def check_asked_context(context: int | None, model_context: int) -> None:
+    """Raise UsageError or DoesNotFitError for a context that no memory makes possible."""
+    if context is None:
+        return
+    if context < 1:
+        raise UsageError(f"--context {context} is not a length.", "Give at least one token.")
+    if context > model_context:
+        raise DoesNotFitError(
+            f"--context {context} is {context - model_context} tokens more than the {model_context} this model knows.",
+            f"Give --context {model_context} or less.",
+        )
 
 
 def check_context(context: int, kv_tokens: int, bytes_per_token: int) -> None:
@@ -123,7 +130,7 @@ def whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
         )
     if kv.tokens:
         return pages_for(kv.tokens) * PAGE_TOKENS
-    tokens = _tokens_within(kv.bytes, bytes_per_token)
+    tokens = tokens_within(kv.bytes, bytes_per_token)
     if tokens == 0:
         page = PAGE_TOKENS * bytes_per_token
         raise DoesNotFitError(
@@ -133,6 +140,6 @@ def whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
     return tokens
 
 
-def _tokens_within(size: int, bytes_per_token: int) -> int:
+def tokens_within(size: int, bytes_per_token: int) -> int:
     """Tokens of the whole pages that fit into `size` bytes."""
     return size // bytes_per_token // PAGE_TOKENS * PAGE_TOKENS
