@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/float_mode.h"
+#include "pool/relax.h"
 
 #ifdef __linux__
 #include <pthread.h>
@@ -20,14 +21,6 @@ using Time = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kSpin{100};
 constexpr std::chrono::microseconds kYield{1000};
 constexpr int kPausesBetweenLooks = 32;  // at the clock
-
-inline void relax() noexcept {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
 
 #ifdef __linux__
 // CPU sets of any size: the fixed cpu_set_t ends at 1024.
