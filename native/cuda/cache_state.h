@@ -14,10 +14,10 @@
 namespace freetoken {
 
 struct CacheState {
-    int32_t slots;     // in use: the first so many of the capacity
-    uint32_t clock;    // of the last plan; below 2^31, halved by the host with all stamps before it gets there
-    int32_t fillable;  // records below it lie where the device can read them
-    int32_t rule;      // SplitRule
+    int32_t slots;      // in use: the first so many of the capacity
+    uint32_t clock;     // of the last plan; below 2^31, halved by the host with all stamps before it gets there
+    int32_t fillable;   // records below it lie where the device can read them
+    int32_t rule;       // SplitRule
     uint32_t fraction;  // 16.16 fixed point, at most one
     uint32_t carry;     // what the last carried division left over, 16.16 fixed point, below one
     int32_t table_length;

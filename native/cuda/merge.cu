@@ -5,9 +5,8 @@
 namespace freetoken {
 
 // y[t] = fma over places j ascending, from zero, of weights[t][j] and the output of pair t * top_k + j, which lies in
-// host_rows where the CPU computed it and in device_rows elsewhere; both have rows `row_stride` values apart. y of tokens
-// that are not live stays as it is.
-// Grid (any, bucket): the blocks of a token share its columns.
+// host_rows where the CPU computed it and in device_rows elsewhere; both have rows `row_stride` values apart. y of
+// tokens that are not live stays as it is. Grid (any, bucket): the blocks of a token share its columns.
 extern "C" __global__ void merge(const float* device_rows, const float* host_rows, int32_t row_stride,
                                  const int32_t* target, const float* weights, const int32_t* rows, int32_t top_k,
                                  int32_t hidden, float* y, int32_t y_stride) {

@@ -1,5 +1,5 @@
-// What a MoE layer of this step does with its experts: which it finds in slots, which it fills into which slots, which it
-// leaves to the CPU. One block; `tests/unit/cache_model.py` is its scalar twin and states the rules without tricks.
+// What a MoE layer of this step does with its experts: which it finds in slots, which it fills into which slots, which
+// it leaves to the CPU. One block; `tests/unit/cache_model.py` is its scalar twin and states the rules without tricks.
 //
 // Neither barriers nor instructions depend on the number of fills q. The q least recently used slots are found by a
 // radix select over their stamps, four digits of eight bits, and written in ascending order after two more reads; so
@@ -139,7 +139,8 @@ __device__ inline int fills_by_rule(const CacheState& state, const int32_t* spli
     }
 }
 
-// The experts to be filled, in their order: those whose keys are exceeded by fewer than `fills` others. A warp for each.
+// The experts to be filled, in their order: those whose keys are exceeded by fewer than `fills` others. A warp for
+// each.
 __device__ void rank_fills(const uint64_t* keys, int misses, int fills, uint16_t* filled) {
     const int warps = static_cast<int>(blockDim.x) / kWarp;
     for (int i = warp_id(); i < misses; i += warps) {
@@ -184,8 +185,9 @@ __device__ inline void sum_columns(uint32_t* histogram, uint32_t* sums) {
     }
 }
 
-// The digit of the stamp that is number `wanted` (from 1) in ascending order; `wanted` becomes its number among those with
-// that digit. Every warp finds it for itself, which saves a barrier; the gaps put the lanes' reads into different banks.
+// The digit of the stamp that is number `wanted` (from 1) in ascending order; `wanted` becomes its number among those
+// with that digit. Every warp finds it for itself, which saves a barrier; the gaps put the lanes' reads into different
+// banks.
 __device__ inline uint32_t find_digit(const uint32_t* sums, int& wanted) {
     int sum_to[kDigitsOfLane];
     int sum = 0;

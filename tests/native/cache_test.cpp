@@ -46,7 +46,8 @@ struct DeviceCache {
           slot_used(twin.slot_used),
           split_table(twin.split_table) {}
 
-    sim::Counters plan(sim::Emulator& emulator, const Geometry& g, const std::vector<int32_t>& ids, int rows, int layer) {
+    sim::Counters plan(sim::Emulator& emulator, const Geometry& g, const std::vector<int32_t>& ids, int rows,
+                       int layer) {
         target.assign(static_cast<size_t>(g.bucket * g.top_k), 12345);
         fills.assign(static_cast<size_t>(2 * g.experts), 12345);
         counts.assign(kCounts, 12345);
@@ -106,7 +107,8 @@ std::vector<int32_t> random_ids(Random& random, const Geometry& g, int rows) {
     for (int row = 0; row < rows; ++row) {
         if (row == 0 || random.between(0, 2) != 0) {
             for (int i = 0; i < g.top_k; ++i)
-                std::swap(experts[static_cast<size_t>(i)], experts[static_cast<size_t>(random.between(i, g.experts - 1))]);
+                std::swap(experts[static_cast<size_t>(i)],
+                          experts[static_cast<size_t>(random.between(i, g.experts - 1))]);
         }
         std::copy_n(experts.begin(), g.top_k, ids.begin() + static_cast<ptrdiff_t>(row) * g.top_k);
     }
@@ -197,12 +199,11 @@ FREETOKEN_TEST(plan_costs_the_same_for_any_number_of_fills) {
     for (const int slots : {256, 1'000, 4'000, 10'000, 40'000}) {
         const sim::Counters none = cost_of_plan(slots, 0);
         const sim::Counters one = cost_of_plan(slots, 1);
-        std::printf("     %6d slots: %2llu barriers, %5llu collectives, %6llu shared atomics; q = 0: %llu, %llu, %llu\n",
-                    slots, static_cast<unsigned long long>(one.barriers),
-                    static_cast<unsigned long long>(one.collectives),
-                    static_cast<unsigned long long>(one.shared_atomics), static_cast<unsigned long long>(none.barriers),
-                    static_cast<unsigned long long>(none.collectives),
-                    static_cast<unsigned long long>(none.shared_atomics));
+        std::printf(
+            "     %6d slots: %2llu barriers, %5llu collectives, %6llu shared atomics; q = 0: %llu, %llu, %llu\n", slots,
+            static_cast<unsigned long long>(one.barriers), static_cast<unsigned long long>(one.collectives),
+            static_cast<unsigned long long>(one.shared_atomics), static_cast<unsigned long long>(none.barriers),
+            static_cast<unsigned long long>(none.collectives), static_cast<unsigned long long>(none.shared_atomics));
         for (const int fills : {2, 3, 8, 31, 32, 33, 63, 64}) {
             const sim::Counters more = cost_of_plan(slots, fills);
             CHECK(more.barriers == one.barriers && more.collectives == one.collectives &&
@@ -228,8 +229,8 @@ FREETOKEN_TEST(fill_copies_each_record_into_its_slot_and_nothing_else) {
         const std::vector<int32_t> fills = {7, 2, 0, 4, 3, 1, 5, 0};  // the last pair lies beyond the count
         const std::vector<int32_t> counts = {3, 0, 3, 3, 0, 0, 0, 0};
         sim::Emulator emulator(2, 3);
-        emulator.launch("fill", {{3, 1, 1}, 64, 0}, addresses.data(), a_shard, record_bytes, fills.data(), counts.data(),
-                        slots.data(), stride);
+        emulator.launch("fill", {{3, 1, 1}, 64, 0}, addresses.data(), a_shard, record_bytes, fills.data(),
+                        counts.data(), slots.data(), stride);
         std::vector<uint8_t> expected = before;
         for (size_t i = 0; i < 3; ++i) {
             const auto record = static_cast<uint32_t>(fills[2 * i]);
@@ -294,7 +295,8 @@ FREETOKEN_TEST(merge_has_the_bits_of_the_native_merge) {
                 const auto pair = static_cast<size_t>(row * top_k + j);
                 outputs.push_back((target[pair] == -1 ? host : device).data() + pair * width);
             }
-            native->merge(outputs.data(), weights.data() + row * top_k, top_k, hidden, expected.data() + row * y_stride);
+            native->merge(outputs.data(), weights.data() + row * top_k, top_k, hidden,
+                          expected.data() + row * y_stride);
         }
         emulator.launch("merge", {{2, static_cast<unsigned>(bucket), 1}, 32, 0}, device.data(), host.data(), stride,
                         target.data(), weights.data(), &rows, top_k, hidden, y.data(), y_stride);

@@ -112,7 +112,8 @@ struct CacheTwin {
             const int32_t slot = slot_of[static_cast<size_t>(record)];
             target[i] = slot < 0 ? kTargetCpu : 2 * slot + (hits.count(record) != 0 ? 0 : 1);
         }
-        counts = {static_cast<int32_t>(wanted.size()), static_cast<int32_t>(hits.size()), missed, q, missed - q, 0, 0, 0};
+        counts = {
+            static_cast<int32_t>(wanted.size()), static_cast<int32_t>(hits.size()), missed, q, missed - q, 0, 0, 0};
         for (size_t i = 0; i < kCounts; ++i) totals[i] += static_cast<uint64_t>(counts[i]);
         ++totals[kCountPlans];
     }
