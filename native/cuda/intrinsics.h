@@ -27,6 +27,26 @@ static inline uint4 load_stream(const void* address) {
 #endif
 }
 
+// The same for four and eight bytes, aligned to their size.
+static inline uint32_t load_stream_word(const void* address) {
+#ifdef FREETOKEN_EMULATION
+    return *static_cast<const uint32_t*>(address);
+#else
+    uint32_t v;
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
+    return v;
+#endif
+}
+static inline uint2 load_stream_pair(const void* address) {
+#ifdef FREETOKEN_EMULATION
+    return *static_cast<const uint2*>(address);
+#else
+    uint2 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
+    return v;
+#endif
+}
+
 // Sixteen bytes through the ordinary caches. 16-byte aligned.
 static inline uint4 load_vector(const void* address) {
     return *static_cast<const uint4*>(address);
@@ -84,6 +104,19 @@ static inline uint64_t global_timer_ns() {
     uint64_t ns;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
     return ns;
+#endif
+}
+
+// --- numbers
+
+// The value of a binary16.
+static inline float half_value(uint32_t bits) {
+#ifdef FREETOKEN_EMULATION
+    return half_to_float(static_cast<uint16_t>(bits));
+#else
+    float v;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(static_cast<uint16_t>(bits)));
+    return v;
 #endif
 }
 
