@@ -86,7 +86,7 @@ class SlotTable:
             slots = self._largest(lambda slots: sum(slots) <= room.slots)
         if not sum(slots):
             raise DoesNotFitError(
-                f"--experts {room} is too little: the experts of one token take {self._text(self.least)}.",
+                f"--experts {room} is too little: the smallest cache, for the experts of one token, is {self._text(self.least)}.",
                 f"Give --experts {sum(self.least)} or more, or --experts 0 to cache none.",
             )
         return slots
