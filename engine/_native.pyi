@@ -182,3 +182,49 @@ def read_files(
     the end; what it or a signal handler raises ends the reading at once. Raises OSError with the file's name for one
     that is absent, short or cannot be read, ValueError for parts that do not fill `out`.
     """
+
+class KernelError(AssertionError):
+    """An emulated kernel, or the way it was launched, breaks a rule of the emulation (native/sim/block.h)."""
+
+def sim_kernels() -> list[tuple[str, str, bool]]:
+    """Name, letters of the parameters, and whether it is flat, of every emulated kernel; its place is its number."""
+
+class Emulator:
+    """Runs emulated kernels on `threads` threads, in orders that `seed` decides."""
+
+    def __init__(self, threads: int = 1, seed: int = 0) -> None: ...
+    def launch(
+        self, kernel: int, grid: tuple[int, int, int], block: int, shared: int, slots: bytes
+    ) -> tuple[int, int, int, int]:
+        """Run a kernel to its end; `slots` has 8 bytes for each parameter. Raises KernelError.
+
+        Returns how often a thread passed __syncthreads (the most of any block), warp collectives (one for each warp),
+        and atomics on shared and on global memory of all threads.
+        """
+
+class AddressRange:
+    """`size` addresses, the first `mapped` of which are memory; touching the others ends the process."""
+
+    def __init__(self, size: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def mapped(self) -> int: ...
+    def map(self, size: int) -> None:
+        """Grow with zeros or shrink the memory. Raises MemoryError and changes nothing where the system has none."""
+    def array(self) -> NDArray[np.uint8]:
+        """The memory as it is mapped now; keeps the range alive."""
+
+def copy_memory(target: int, source: int, size: int) -> None:
+    """Copy bytes between addresses of this process."""
+
+def store_word(address: int, value: int) -> None:
+    """Store a uint32 with release."""
+
+def wait_word(address: int, value: int, seconds: float) -> bool:
+    """Whether the uint32 at an address became `value` within so many seconds; loads with acquire."""
+
+def call_function(function: int, argument: int) -> None:
+    """Call the C function `void function(void* argument)`."""
