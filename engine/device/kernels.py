@@ -31,6 +31,16 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("fill", "fill.cu", "pulpppl"),
     KernelSource("stage", "stage.cu", "pipppiippp"),
     KernelSource("merge", "merge.cu", "ppipppiipi"),
+    # operations on rows
+    KernelSource("embed_{codec}", "embed.cu", "pippfpi"),
+    KernelSource("rms_norm", "norm.cu", "pipfippi"),
+    KernelSource("rope", "rope.cu", "piiiiippp"),
+    KernelSource("route", "route.cu", "pipiiiiiiifpppp"),
+    KernelSource("head_copy", "rows.cu", "piiiippii"),
+    KernelSource("glu_rows", "rows.cu", "pipiiiffppi"),
+    KernelSource("sigmoid_gate", "rows.cu", "pipiippi"),
+    KernelSource("add_rows", "rows.cu", "pipifippi"),
+    KernelSource("select_rows", "rows.cu", "pipippi"),
 )
 # fmt: on
 
