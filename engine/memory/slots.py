@@ -86,7 +86,8 @@ class SlotTable:
             slots = self._largest(lambda slots: sum(slots) <= room.slots)
         if not sum(slots):
             raise DoesNotFitError(
-                f"--experts {room} is too little: the smallest cache, for the experts of one token, is {self._text(self.least)}.",
+                f"--experts {room} is too little: the experts of one token in every bank take {sum(self.least)} slots "
+                f"({format_size(self.bytes_of(self.least))}).",
                 f"Give --experts {sum(self.least)} or more, or --experts 0 to cache none.",
             )
         return slots
@@ -102,9 +103,6 @@ class SlotTable:
     def _share_of_records(self, share: float) -> int:
         """Rounded down; the addend makes good that 0.29 is a little less than 29 %."""
         return sum(int(bank.records * share + 1e-9) for bank in self._cached)
-
-    def _text(self, slots: Slots) -> str:
-        return f"{sum(slots)} slots ({format_size(self.bytes_of(slots))})"
 
     @property
     def _cached(self) -> tuple[BankSize, ...]:

@@ -172,7 +172,7 @@ class Watcher:
 
 
 def memory_reader(uuid: str, own: MemoryReader) -> MemoryReader:
-    """Reads through NVML, which sees all programs on a card; `own`, the driver's word, where there is none for `uuid`."""
+    """Asks NVML, which sees all programs on a card; `own`, the driver's word, where it does not know `uuid`."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
