@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +154,59 @@ class Probe:
         self, codec: str, packed: memoryview | NDArray[np.uint8], rows: int, cols: int, x: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """x [tokens, cols] times a packed matrix [rows, cols], as [tokens, rows]."""
+
+# --- the worker beside a device (native/bindings/hybrid.cpp)
+
+def mailbox_layout(max_tokens: int, top_k: int, hidden: int) -> dict[str, int]:
+    """Offsets of `request`, `done`, `ids`, `inputs` and `outputs` in a mailbox, its `bytes`, and the `row_stride`, in
+    values, of inputs and outputs (native/hybrid/mailbox.h)."""
+
+class ExpertWorker:
+    """Computes what a device leaves to the CPU of its MoE layers; asked through a mailbox, or by its `function`."""
+
+    function: ClassVar[int]
+    """Address of a C function `void (*)(void*)` that requests a layer, given its `argument`, and waits for the answer."""
+
+    def __init__(
+        self,
+        banks: Sequence[Any],
+        activations: Sequence[tuple[str, float, float]],
+        *,
+        box: NDArray[np.uint8],
+        max_tokens: int,
+        top_k: int,
+        hidden: int,
+        patience: float,
+        threads: int | None = None,
+        isa: str = "",
+    ) -> None:
+        """Banks are those of `engine.files.ftw.opening`, activations (name, alpha, limit) of each MoE layer.
+
+        `box` is the host's view of the mailbox; a request that takes longer than `patience` seconds fails. The worker
+        is asleep. Raises ValueError for what does not fit together.
+        """
+
+    def wake(self) -> bool:
+        """Begin a step: empty the mailbox and watch it. False if the worker is still busy with an older one."""
+
+    def doze(self) -> None:
+        """End a step: take no time of the CPU until the next one."""
+
+    def close(self) -> None:
+        """End the worker after what it is computing; what is pending is answered as failed."""
+
+    def argument(self, layer: int) -> int: ...
+    def counters(self) -> dict[str, float]:
+        """`requests` answered, of which `empty`; `experts` run, `bytes` of records read, `seconds` of computing."""
+
+    @property
+    def failure(self) -> str:
+        """Why the step under way, or the last one, failed; empty if it did not."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def isa(self) -> str: ...
 
 # --- large reads (native/bindings/io.cpp)
 

@@ -14,6 +14,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/describe.h"
+#include "bindings/machine.h"
 #include "bindings/routing.h"
 #include "core/encode.h"
 #include "core/float_mode.h"
@@ -50,23 +51,10 @@ std::pair<NumpyArray<T>, T*> new_rows(size_t rows, size_t cols) {
     return {NumpyArray<T>(data, {rows, cols}, owner), data};
 }
 
-const Kernels& kernels_named(const std::string& isa) {
-    if (isa.empty()) return best_kernels();
-    if (const Kernels* kernels = kernels_for(isa)) return *kernels;
-    throw ProgramError("this machine cannot run the instruction set " + isa);
-}
-
 std::vector<std::string> isa_names() {
     std::vector<std::string> names;
     for (const Kernels* kernels : available_kernels()) names.emplace_back(kernels->name);
     return names;
-}
-
-// CPUs of `threads` threads on this machine; no number: as many as suit it.
-std::vector<int> cpus_for(std::optional<int> threads) {
-    if (threads && *threads < 1) throw ProgramError("a pool needs at least one thread");
-    const Topology topology = read_topology("/", allowed_cpus());
-    return place_threads(topology, threads.value_or(default_threads(topology)));
 }
 
 nb::dict topology(const std::string& root, std::optional<std::vector<int>> allowed) {
@@ -102,12 +90,11 @@ public:
         for (nb::handle bank : banks) model.banks.push_back(bank_spec(bank, lender_));
         const Settings settings = {page_tokens, kv_pages, kv_dtype == "f16", max_tokens, serial_cost};
         const Kernels& kernels = kernels_named(isa);
-        const Operations* operations = operations_for(kernels.name);
-        if (operations == nullptr) throw ProgramError(std::string("there are no operations for ") + kernels.name);
+        const Operations& operations = operations_beside(kernels);
         isa_ = kernels.name;
         std::vector<int> cpus = cpus_for(threads);
         const nb::gil_scoped_release unlocked;
-        executor_ = std::make_unique<Executor>(model, settings, kernels, *operations, std::move(cpus));
+        executor_ = std::make_unique<Executor>(model, settings, kernels, operations, std::move(cpus));
     }
 
     NumpyRows step(Ints tokens, Ints positions, Ints seq_starts, const std::vector<Ints>& page_tables, Ints rows,
@@ -200,7 +187,7 @@ struct Bench {
 
     Bench(std::optional<int> threads, const std::string& isa) : pool(cpus_for(threads)) {
         const Kernels& kernels = kernels_named(isa);
-        machine = {&kernels, operations_for(kernels.name), pool.size()};
+        machine = {&kernels, &operations_beside(kernels), pool.size()};
     }
 };
 
