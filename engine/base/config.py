@@ -23,8 +23,9 @@ from engine.base.units import (
 )
 
 ISA_VARIABLE = "FREETOKEN_ISA"  # scalar, avx2 or avx512, for tests: results are the same bits with each
+SIM_MEMORY_VARIABLE = "FREETOKEN_SIM_MEMORY"  # bytes of a simulated GPU, as a size: to see how a small one behaves
 DEVICES = ("auto", "cpu", "cuda", "sim")
-_PLANNED = {"cuda": "NVIDIA GPUs", "sim": "a simulated GPU"}
+_PLANNED = {"cuda": "NVIDIA GPUs"}
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8642
 DEFAULT_KEEP_ALIVE = 300.0
@@ -100,10 +101,10 @@ def _parse_names(text: str) -> tuple[str, ...]:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("device", _parse_device, "Where to run: auto, cpu, cuda or sim."),
-    Setting("experts", parse_experts, "Room for cached experts: 2G, 37% or a number of slots."),
+    Setting("device", _parse_device, "Where to run: auto, cpu, cuda or sim (a simulated GPU)."),
+    Setting("experts", parse_experts, "Room for cached experts on a GPU: 2G, 37%, a number of slots, or 0 for none."),
     Setting("context", parse_tokens, "The longest conversation, in tokens: 8192 or 32k."),
-    Setting("kv", parse_kv, "Context memory: tokens (8192, 32k) or bytes (512M, 2GiB)."),
+    Setting("kv", parse_kv, "Context memory: 8192 or 32k tokens, 512M or 2GiB, or 40% of what it shares with experts."),
     Setting("threads", _count_parser(1, 4096, "a number of threads"), "Threads that compute."),
     Setting("max_tokens", parse_tokens, "The most tokens to generate."),
     Setting("host", _parse_text, f"The address to listen on; {DEFAULT_HOST} if not said."),

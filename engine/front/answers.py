@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from engine.base.errors import ContextFullError
 from engine.front.client import WorkerClient
 from engine.text.text import Text
-from engine.worker.protocol import Done, Progress, Sampling, TokenLogprob, Tokens
+from engine.worker.protocol import Done, ExpertWork, Progress, Sampling, TokenLogprob, Tokens
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Tally:
     decode_seconds: float = 0.0
     decode_bytes: int = 0  # weights read in decode_seconds
     decoded: int = 0  # tokens after the first of each choice, which decode_seconds is the time of
+    experts: ExpertWork | None = None  # of a device
 
     def add(self, job: Job, cached: int, generated: int, prompt_seconds: float, decode_seconds: float) -> None:
         """Count a finished choice. Choices of one prompt share it, so it counts for the first of them alone."""
@@ -77,6 +78,31 @@ class Tally:
         self.decode_seconds += decode_seconds
         self.decoded += generated - 1
 
+    def _expert_statistics(self) -> dict[str, float | int | str | None]:
+        """Of the experts on a device while the answer was decoded; nothing without one."""
+        work = self.experts
+        if work is None or not work.counts["plans"]:
+            return {}
+        counts = work.counts
+        routed = counts["hits"] + counts["misses"]
+        return {
+            "hit_rate": _share(counts["hits"], routed),
+            "misses_per_layer": _share(counts["misses"], counts["plans"]),
+            "misses_filled": round(counts["fills"]),
+            "misses_computed": round(counts["cpu_experts"]),
+            "cpu_share": _share(counts["cpu_experts"], routed),
+            "link": _share(counts["link_bytes"] / 1e9, counts["link_seconds"]),
+            "host": _share(counts["host_bytes"] / 1e9, counts["host_seconds"]),
+            "fraction": work.fraction,
+            "why": work.why,
+            "clock": work.clock or None,
+        }
+
+    def add_experts(self, work: ExpertWork | None) -> None:
+        """Count what happened while a choice was decoded; choices that were decoded together count it each."""
+        if work is not None:
+            self.experts = work if self.experts is None else self.experts.plus(work)
+
     def usage(self) -> dict[str, object]:
         """The OpenAI interface's `usage`."""
         return {
@@ -86,9 +112,9 @@ class Tally:
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
-    def statistics(self) -> dict[str, float | int]:
+    def statistics(self) -> dict[str, float | int | str]:
         """Ours beside it, in seconds, tokens a second and GB/s of weights; what is not known is absent."""
-        known: dict[str, float | int | None] = {
+        known: dict[str, float | int | str | None] = {
             "prompt_tokens": self.prompt_tokens,
             "prompt_rate": _rate(self.prompt_tokens - self.cached_tokens, self.prompt_seconds),
             "reused_tokens": self.cached_tokens,
@@ -96,8 +122,13 @@ class Tally:
             "generated_rate": _rate(self.decoded, self.decode_seconds),
             "first_token": self.first_token,
             "memory": self.decode_bytes / self.decode_seconds / 1e9 if self.decode_bytes else None,
+            **self._expert_statistics(),
         }
         return {name: value for name, value in known.items() if value is not None}
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
 
 
 def _rate(tokens: int, seconds: float) -> float | None:
@@ -179,4 +210,5 @@ async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> As
             elif isinstance(message, Done):
                 tally.add(job, message.cached_tokens, message.generated, message.prompt_seconds, message.decode_seconds)
                 tally.decode_bytes += message.decode_bytes
+                tally.add_experts(message.experts)
                 yield Piece(job.index, stream.finish(), tuple(held), message.reason)

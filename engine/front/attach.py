@@ -9,14 +9,18 @@ from reprlib import repr as shown
 from typing import Any
 
 from engine.base.config import DEVICES, check_device
+from engine.base.sampling import Range
 from engine.base.units import KvBudget, parse_experts
-from engine.front.fields import Field, FieldError, whole
+from engine.front.fields import Field, FieldError, whole, within
 from engine.memory.budget import check_context, crosses, whole_pages
 
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """Settings of a worker that somebody asked for; None: does not matter to them."""
+    """Settings of a worker that somebody asked for; None: does not matter to them.
+
+    `experts` is the exact text of an `ExpertRoom`.
+    """
 
     device: str | None = None
     threads: int | None = None
@@ -37,10 +41,14 @@ class LoadFlags:
 
 def kv_budget(values: Mapping[str, Any]) -> KvBudget | None:
     """The budget among values that `FLAGS` has read."""
-    tokens, size = values["kv_tokens"], values["kv_bytes"]
-    if tokens and size:
-        raise FieldError("kv_tokens", "kv_bytes is given as well.", "Give one of them.")
-    return KvBudget(tokens=tokens or 0, bytes=size or 0) if tokens or size else None
+    given = [name for name in ("kv_tokens", "kv_bytes", "kv_share") if values[name] is not None]
+    if len(given) > 1:
+        raise FieldError(given[0], f"{given[1]} is given as well.", "Give one of them.")
+    if not given:
+        return None
+    if given == ["kv_share"] and not 0 < values["kv_share"] < 1:
+        raise FieldError("kv_share", "a share lies between 0 and 1.")
+    return KvBudget(**{given[0].removeprefix("kv_"): values[given[0]]})
 
 
 def _device(name: str, value: Any) -> str:
@@ -51,9 +59,8 @@ def _device(name: str, value: Any) -> str:
 
 def _experts(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise FieldError(name, f"{shown(value)} is not text such as 2G, 37% or 120.")
-    parse_experts(value)
-    return value
+        raise FieldError(name, f"{shown(value)} is not text such as 2G, 37%, 120 or 0.")
+    return parse_experts(value).exact
 
 
 _COUNT = Field(whole(1, 2**62))
@@ -63,19 +70,21 @@ FLAGS = {
     "context": _COUNT,
     "kv_tokens": _COUNT,
     "kv_bytes": _COUNT,
+    "kv_share": Field(within(Range(0, 1))),
     "experts": Field(_experts),
 }
 
 
 def pick_device(asked: str | None) -> str:
-    """The device to use. UnsupportedError for those that this release only knows by name."""
-    check_device(asked or "auto")
-    return "cpu"
+    """The device to use; `auto` takes the cpu. UnsupportedError for those that this release only knows by name."""
+    device = asked or "auto"
+    check_device(device)
+    return "cpu" if device == "auto" else device
 
 
 @dataclass(frozen=True)
 class Running:
-    """What a loaded model runs with."""
+    """What a loaded model runs with. `experts` is what somebody asked for and has; None: the worker decided it."""
 
     device: str
     threads: int
@@ -83,6 +92,8 @@ class Running:
     context_border: int | None
     kv_tokens: int
     kv_bytes_per_token: int
+    experts: str | None = None
+    slots: int = 0
 
     def context(self, kv_tokens: int) -> int:
         """The longest conversation under a budget of `kv_tokens`."""
@@ -109,12 +120,13 @@ class Decision:
 def decide(running: Running, asked: LoadFlags, busy: bool) -> Decision:
     """How to serve `asked` with a model that runs as `running`: every flag that was given must hold.
 
-    Context memory can be moved while requests run, unless that gives another context than was asked for, or one beyond
-    the model's border. Anything else takes a restart, which only an idle model gets. `experts` means nothing on the
-    cpu, so any value of it matches there. DoesNotFitError if the flags contradict each other.
+    Memory can be moved while requests run, unless that gives another context than was asked for, or one beyond the
+    model's border. Anything else takes a restart, which only an idle model gets. `experts` means nothing on the cpu, so
+    any value of it matches there. DoesNotFitError if the flags contradict each other.
     """
     wanted = running.kv_tokens
-    if asked.kv is not None:
+    shared = asked.kv is not None and asked.kv.share > 0 and running.device != "cpu"
+    if asked.kv is not None and not shared:
         wanted = whole_pages(asked.kv, running.kv_bytes_per_token)
         check_context(asked.context or 0, wanted, running.kv_bytes_per_token)
     context, before = running.context(wanted), running.context(running.kv_tokens)
@@ -125,10 +137,15 @@ def decide(running: Running, asked: LoadFlags, busy: bool) -> Decision:
         fixed.append(f"--threads {asked.threads} (it runs with {running.threads})")
     if asked.context not in (None, context):
         fixed.append(f"--context {asked.context} (it {'has' if context == before else 'would have'} {context})")
+    elif shared and asked.context is not None:
+        fixed.append(f"--kv {asked.kv} together with --context {asked.context}")  # only a load weighs them together
     elif crosses(running.context_border, before, context):
         fixed.append(f"--kv {wanted} (beyond {running.context_border} tokens it counts positions in another way)")
     if fixed:
         return Decision(Step.REFUSE if busy else Step.RESTART, tuple(fixed))
-    if wanted != running.kv_tokens:
-        return Decision(Step.RESIZE, (f"--kv {wanted} (it has {running.kv_tokens})",))
-    return Decision(Step.ATTACH)
+    moves = []
+    if shared or wanted != running.kv_tokens:
+        moves.append(f"--kv {asked.kv if shared else wanted} (it has {running.kv_tokens})")
+    if running.device != "cpu" and asked.experts not in (None, running.experts):
+        moves.append(f"--experts {asked.experts} (it has {running.slots} slots)")
+    return Decision(Step.RESIZE if moves else Step.ATTACH, tuple(moves))

@@ -48,9 +48,15 @@ Answer = TypeVar("Answer", bound=Message)
 class WorkerClient(asyncio.Protocol):
     """One worker process. When it ends, whatever still waits for it gets an error that says how."""
 
-    def __init__(self, process: WorkerProcess, on_end: Callable[[WorkerClient], None]) -> None:
+    def __init__(
+        self,
+        process: WorkerProcess,
+        on_end: Callable[[WorkerClient], None],
+        on_moved: Callable[[WorkerClient, Resized], None],
+    ) -> None:
         self._child = process.child
         self._on_end = on_end
+        self._on_moved = on_moved
         self._lines = LineBuffer()
         self._numbers = itertools.count(1)
         self._streams: dict[int, asyncio.Queue[Message]] = {}
@@ -62,10 +68,19 @@ class WorkerClient(asyncio.Protocol):
         self._stopping = False
 
     @staticmethod
-    async def connect(process: WorkerProcess, on_end: Callable[[WorkerClient], None]) -> WorkerClient:
-        """Take over a worker that was started; `on_end` is called with the client once it has ended."""
+    async def connect(
+        process: WorkerProcess,
+        on_end: Callable[[WorkerClient], None],
+        on_moved: Callable[[WorkerClient, Resized], None],
+    ) -> WorkerClient:
+        """Take over a worker that was started.
+
+        `on_end` is called with the client once it has ended, `on_moved` when it has moved memory by itself.
+        """
         loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(lambda: WorkerClient(process, on_end), sock=process.connection)
+        _, client = await loop.create_connection(
+            lambda: WorkerClient(process, on_end, on_moved), sock=process.connection
+        )
         return client
 
     @property
@@ -164,6 +179,8 @@ class WorkerClient(asyncio.Protocol):
                 self._ready.set_result(message)
         elif isinstance(message, Failed) and message.request is None and message.ticket is None:
             self._refuse(message)
+        elif isinstance(message, Resized) and message.ticket == 0:
+            self._on_moved(self, message)
         elif isinstance(message, Stats | Resized) or (isinstance(message, Failed) and message.ticket is not None):
             assert message.ticket is not None
             waiter = self._tickets.pop(message.ticket, None)

@@ -17,12 +17,14 @@ BACKGROUND_IDLE_SECONDS = 60.0
 class FrontConfig:
     """Where to listen and how long to keep things. Times in seconds; infinity is for ever.
 
-    `port` None: the Unix socket alone. `idle_exit`: leave after so long without a model and without a request.
+    `profile` is the file with what was measured of this machine, which need not be there. `port` None: the Unix socket
+    alone. `idle_exit`: leave after so long without a model and without a request.
     """
 
     socket: Path
     lock: Path
     store: Path
+    profile: Path | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     api_key: str | None = None
@@ -62,6 +64,8 @@ class FrontConfig:
             if not isinstance(values.get(name), str):
                 raise UsageError(f"The front's configuration has no {name}.")
             values[name] = Path(values[name])
+        if "profile" in values:
+            values["profile"] = Path(values["profile"])
         for name in ("allowed_hosts", "allowed_origins"):
             values[name] = tuple(values.get(name, ()))
         try:

@@ -31,7 +31,7 @@ class Control:
         self._shut_down = shut_down
 
     def routes(self) -> list[Route]:
-        kv_and_experts = {name: FLAGS[name] for name in ("kv_tokens", "kv_bytes", "experts")}
+        kv_and_experts = {name: FLAGS[name] for name in ("kv_tokens", "kv_bytes", "kv_share", "experts")}
         return [
             _route("load", self.load, {**_MODEL, **_SETTINGS, "defaults": Field(fields.mapping, {})}),
             _route("ps", self.ps, None),
@@ -51,11 +51,12 @@ class Control:
             default_keep_alive=defaults["keep_alive"],
         )
         loaded, seconds, notes = await self._supervisor.load(body["model"], wish)
+        await self._supervisor.refresh(loaded)
         return {**loaded.state(), "load": seconds, "notes": list(notes)}
 
     async def ps(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The loaded models."""
-        return {"models": [loaded.state() for loaded in self._supervisor.models]}
+        return {"models": [loaded.state() for loaded in await self._supervisor.refresh_all()]}
 
     async def resize(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Move memory of a loaded model."""
@@ -73,7 +74,8 @@ class Control:
 
     async def stats(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The counters of a loaded model's worker."""
-        return dict((await self._supervisor.find(body["model"]).client.stats()).values)
+        stats = await self._supervisor.find(body["model"]).client.stats()
+        return {**stats.values, "experts": None if stats.experts is None else vars(stats.experts)}
 
     async def shutdown(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Leave, workers first. With `if_idle` only if no request is being answered."""

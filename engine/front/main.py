@@ -58,7 +58,7 @@ async def _serve(
     from engine.front.app import private_app, public_app
     from engine.front.supervisor import Supervisor
 
-    supervisor = Supervisor(Store(config.store), config.keep_alive, worker_command)
+    supervisor = Supervisor(Store(config.store), config.keep_alive, worker_command, config.profile)
     address = None if public is None else public.getsockname()[:2]
     servers = [_server(private_app(supervisor, address, stopped.set))]
     listeners = [private]

@@ -16,9 +16,10 @@ from engine.base.errors import NotFoundError, UsageError
 from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.front.answers import Job, Piece, Reading, Tally, answer_all, room_for_answer
 from engine.front.http import Events, EventStream, read_body, while_connected
+from engine.front.loaded import Loaded
 from engine.front.requests import Asked, ChatAsked, CompletionAsked, read_chat, read_completion
 from engine.front.shapes import ChatShape, CompletionShape, Shape
-from engine.front.supervisor import Loaded, Supervisor
+from engine.front.supervisor import Supervisor
 
 
 class OpenAI:

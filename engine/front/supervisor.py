@@ -6,81 +6,25 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import BusyError, NoRoomError, NotFoundError
+from engine.base.errors import BusyError, FreetokenError, NoRoomError, NotFoundError
 from engine.base.units import KvBudget
-from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.store import Store
-from engine.front.attach import LoadFlags, Running, Step, decide, pick_device
+from engine.front.attach import LoadFlags, Step, decide, pick_device
 from engine.front.client import WorkerClient
 from engine.front.defaults import read_defaults
+from engine.front.loaded import Loaded, edition_of
 from engine.front.process import WORKER_COMMAND, spawn
 from engine.text.text import Text
-from engine.worker.protocol import Ready, Resized, WorkerConfig, experts_notes
+from engine.worker.protocol import Resized, Stats, WorkerConfig, experts_notes
 
 CRASHES = 3  # so many within CRASH_SECONDS, and a model is not started again until the oldest is past
 CRASH_SECONDS = 60.0
-
-Edition = tuple[int, int, int]
-
-
-@dataclass
-class Loaded:
-    """A model with a living worker. `ready` is kept up to date with resizes.
-
-    `edition` is that of the files which the worker has mapped.
-    """
-
-    name: str
-    client: WorkerClient
-    ready: Ready
-    text: Text
-    defaults: Mapping[str, float]
-    flags: LoadFlags
-    keep_alive: float
-    edition: Edition
-    users: int = 0
-    used_at: float = 0.0  # Unix seconds
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def running(self) -> Running:
-        ready = self.ready
-        return Running(
-            device=ready.device,
-            threads=ready.threads,
-            context_limit=ready.context_limit,
-            context_border=ready.context_border,
-            kv_tokens=ready.kv_tokens,
-            kv_bytes_per_token=ready.kv_bytes_per_token,
-        )
-
-    @property
-    def until(self) -> float | None:
-        """When it is unloaded if nobody asks it anything, in Unix seconds; None: never."""
-        since = time.time() if self.users else self.used_at
-        return None if self.keep_alive == float("inf") else since + self.keep_alive
-
-    def state(self) -> dict[str, Any]:
-        """The model as the control interface shows it."""
-        ready = self.ready
-        return {
-            "name": self.name,
-            "size": ready.model_bytes,
-            "device": ready.device,
-            "threads": ready.threads,
-            "experts": None,
-            "hit_rate": None,
-            "kv_tokens": ready.kv_tokens,
-            "kv_bytes": ready.kv_tokens * ready.kv_bytes_per_token,
-            "context": ready.context,
-            "until": self.until,
-            "busy": self.users > 0,
-        }
+STATS_SECONDS = 1.5  # that a worker gets to answer between two steps; a prompt is read in steps of about one
 
 
 @dataclass(frozen=True)
@@ -96,8 +40,15 @@ class Wish:
 class Supervisor:
     """The loaded models of one front. All methods belong to the event loop's thread."""
 
-    def __init__(self, store: Store, keep_alive: float, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keep_alive: float,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+        profile: Path | None = None,
+    ) -> None:
         self.store = store
+        self._profile = profile
         self._last_use = time.monotonic()
         self._acquiring = 0
         self._keep_alive = keep_alive
@@ -142,7 +93,11 @@ class Supervisor:
     async def resize(
         self, name: str, kv: KvBudget | None, experts: str | None
     ) -> tuple[dict[str, Any], Loaded, Resized]:
-        """Move memory of a loaded model: its state before, the model, and what the worker says."""
+        """Move memory of a loaded model: its state before, the model, and what the worker says.
+
+        BusyError while somebody else is at it: who comes second must see the new sizes before asking for others.
+        """
+        self.find(name).check_still()
         async with self._lock(name):
             loaded = self.find(name)
             before = loaded.state()
@@ -151,6 +106,18 @@ class Supervisor:
                 return before, loaded, await self._resize(loaded, kv, experts)
             finally:
                 self._release(loaded)
+
+    async def refresh(self, loaded: Loaded) -> Stats:
+        """The counters of a model's worker; those heard last if it is in the middle of a long step."""
+        with suppress(TimeoutError, FreetokenError):
+            loaded.stats = await asyncio.wait_for(loaded.client.stats(), STATS_SECONDS)
+        return loaded.stats
+
+    async def refresh_all(self) -> list[Loaded]:
+        """The loaded models, each with the counters of now."""
+        models = self.models
+        await asyncio.gather(*(self.refresh(loaded) for loaded in models))
+        return models
 
     async def stop(self, name: str) -> str:
         """Unload a model, whatever it is doing; its full name."""
@@ -211,7 +178,7 @@ class Supervisor:
         if not loaded.client.alive:
             await loaded.client.wait_ended()
             return False
-        if not loaded.users and loaded.edition != _edition(folder):
+        if not loaded.users and loaded.edition != edition_of(folder):
             await self._unload(loaded)
             return False
         decision = decide(loaded.running, asked, busy=loaded.users > 0)
@@ -226,21 +193,29 @@ class Supervisor:
         self._hold(loaded)
         if decision.step is Step.RESIZE:
             try:
-                await self._resize(loaded, asked.kv, None)
+                await self._resize(loaded, asked.kv, None if loaded.ready.cache is None else asked.experts)
             except BaseException:
                 self._release(loaded)
                 raise
         return True
 
     async def _resize(self, loaded: Loaded, kv: KvBudget | None, experts: str | None) -> Resized:
-        resized = await loaded.client.resize(kv, experts)
-        loaded.ready = replace(loaded.ready, kv_tokens=resized.kv_after, context=resized.context)
+        loaded.check_still()
+        loaded.resizing = True
+        try:
+            resized = await loaded.client.resize(kv, experts)
+        finally:
+            loaded.resizing = False
+        loaded.moved(resized)
+        # A restart on demand should come back with the new budget, and with the old context if that still fits.
         if kv is not None:
-            # A restart on demand should come back with the new budget, and with the old context if that still fits.
             limit = loaded.ready.context_limit
             context = limit if limit <= resized.kv_after else None
             loaded.flags = replace(loaded.flags, kv=KvBudget(tokens=resized.kv_after), context=context)
-            self._settings[loaded.name] = (loaded.flags, loaded.keep_alive)
+        if experts is not None and resized.cache_after is not None:
+            loaded.experts = experts
+            loaded.flags = replace(loaded.flags, experts=experts)
+        self._settings[loaded.name] = (loaded.flags, loaded.keep_alive)
         return resized
 
     async def _start(self, name: str, folder: Path, flags: LoadFlags, keep_alive: float) -> Loaded:
@@ -258,9 +233,13 @@ class Supervisor:
         await self._wait_for_leavers()
         if self._closing:
             raise BusyError("The server is shutting down.", "Send the request again in a moment.")
-        edition = _edition(folder)
-        process = spawn(worker_config(folder, flags), self._command)
-        client = await WorkerClient.connect(process, lambda client: self._ended(name, client))
+        edition = edition_of(folder)
+        process = spawn(worker_config(folder, flags, self._profile), self._command)
+        client = await WorkerClient.connect(
+            process,
+            lambda client: self._ended(name, client),
+            lambda client, resized: self._moved_by_itself(name, client, resized),
+        )
         self._starting.add(client)
         try:
             # The tokenizer takes as long as the worker's start; both at once.
@@ -273,7 +252,9 @@ class Supervisor:
             raise
         finally:
             self._starting.discard(client)
-        loaded = Loaded(name, client, ready, text, defaults, flags, keep_alive, edition, used_at=time.time())
+        loaded = Loaded(
+            name, client, ready, text, defaults, flags, keep_alive, edition, used_at=time.time(), experts=flags.experts
+        )
         self._loaded[name] = loaded
         return loaded
 
@@ -323,6 +304,11 @@ class Supervisor:
         if client.crashed:
             self._crashes.setdefault(name, deque(maxlen=CRASHES)).append(time.monotonic())
 
+    def _moved_by_itself(self, name: str, client: WorkerClient, resized: Resized) -> None:
+        loaded = self._loaded.get(name)
+        if loaded is not None and loaded.client is client:
+            loaded.moved(resized)
+
     def _check_crashes(self, name: str) -> None:
         crashes = self._crashes.get(name, deque())
         if len(crashes) == CRASHES and (age := time.monotonic() - crashes[0]) < CRASH_SECONDS:
@@ -335,13 +321,7 @@ class Supervisor:
         return self._locks.setdefault(name, asyncio.Lock())
 
 
-def _edition(folder: Path) -> Edition:
-    """What tells a model from another that takes its name."""
-    status = (folder / MANIFEST_NAME).stat()
-    return status.st_dev, status.st_ino, status.st_mtime_ns
-
-
-def worker_config(folder: Path, flags: LoadFlags) -> WorkerConfig:
+def worker_config(folder: Path, flags: LoadFlags, profile: Path | None = None) -> WorkerConfig:
     """What a worker is started with."""
     values: Mapping[str, Any] = {**vars(flags), "device": pick_device(flags.device)}
-    return WorkerConfig(model=str(folder), **values)
+    return WorkerConfig(model=str(folder), profile="" if profile is None else str(profile), **values)

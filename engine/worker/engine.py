@@ -6,18 +6,22 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from engine.base.errors import FreetokenError, UsageError
-from engine.memory.budget import ContextPlan, plan_resize
+from engine.base.units import parse_experts
 from engine.memory.context import ContextMemory
-from engine.memory.pages import PAGE_TOKENS
+from engine.memory.pages import PAGE_TOKENS, pages_for
 from engine.program.executor import Batch, Executor, Floats
+from engine.worker.budget import Budget, Planner, in_force, move
+from engine.worker.experts import CachedExperts
 from engine.worker.protocol import (
     PROTOCOL_VERSION,
     Cancel,
     Done,
+    ExpertWork,
     Failed,
     Generate,
     GetStats,
@@ -28,29 +32,52 @@ from engine.worker.protocol import (
     Resized,
     Stats,
     Tokens,
-    experts_notes,
 )
 from engine.worker.requests import Request
 from engine.worker.sampler import Sampler
 from engine.worker.scheduler import POLICY, Policy, Run, Scheduler
 
+WATCH_SECONDS = 1.0
+
+
+class Watch(Protocol):
+    """Looks at the device's memory for other programs and growing contexts."""
+
+    def wished(self, budget: Budget) -> None:
+        """Somebody has asked for this budget: it is what to come back to."""
+        ...
+
+    def look(self, now: float, budget: Budget, wanted_tokens: int) -> tuple[Budget, str] | None:
+        """Another budget that should be in force, and why; None while this one should stay.
+
+        `wanted_tokens` are those that live and waiting requests need together.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that can take steps, and what the front is told about it."""
+    """A model that can take steps, and what the front is told about it.
+
+    `experts` are those on a device; None: they run in place from memory. `watch` is asked about once a second; None
+    where nobody looks.
+    """
 
     executor: Executor
     vocab_size: int
     context_limit: int  # the context that was asked for, else the model's
-    plan: ContextPlan
+    budget: Budget
+    planner: Planner
     device: str
     isa: str
     threads: int
     model_bytes: int
     load_seconds: float
     dense_step_bytes: int  # of the weights that every step reads
-    available: Callable[[], int]  # bytes of memory that are free now
     context_border: int | None = None  # a context on its other side takes another program
+    device_text: str = ""  # the device as people know it
+    experts: CachedExperts | None = None
+    watch: Watch | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -61,12 +88,15 @@ class Engine:
         self, model: LoadedModel, policy: Policy = POLICY, clock: Callable[[], float] = time.monotonic
     ) -> None:
         assert model.executor.page_tokens == PAGE_TOKENS
-        assert model.executor.kv_pages == model.plan.pages
+        assert model.executor.kv_pages == model.budget.context.pages
         self._model = model
         self._executor = model.executor
-        self._plan = model.plan
+        self._planner = model.planner
+        self._budget = model.budget
         self._clock = clock
-        self._scheduler = Scheduler(ContextMemory(model.plan.pages), model.plan.context, policy)
+        self._watched = clock()
+        context = model.budget.context
+        self._scheduler = Scheduler(ContextMemory(context.pages), context.context, policy)
         self._samplers: dict[Request, Sampler] = {}
         self._read_bytes = 0  # weights read by all steps
         self._expert_bytes = 0.0  # the executor's count of those of experts
@@ -81,7 +111,7 @@ class Engine:
 
     def ready(self) -> Ready:
         """The first message of a worker."""
-        model = self._model
+        model, context = self._model, self._budget.context
         return Ready(
             version=PROTOCOL_VERSION,
             device=model.device,
@@ -89,10 +119,13 @@ class Engine:
             context=self._scheduler.limit,
             context_limit=model.context_limit,
             context_border=model.context_border,
-            kv_tokens=self._plan.kv_tokens,
-            kv_bytes_per_token=self._plan.bytes_per_token,
+            kv_tokens=context.kv_tokens,
+            kv_bytes_per_token=context.bytes_per_token,
             model_bytes=model.model_bytes,
             load_seconds=model.load_seconds,
+            cache=model.planner.cache(self._budget),
+            device_total=model.planner.device_total,
+            device_text=model.device_text,
             notes=model.notes,
         )
 
@@ -108,7 +141,7 @@ class Engine:
         if isinstance(message, Resize):
             return self._answering(None, message.ticket, lambda: self._resize(message))
         if isinstance(message, GetStats):
-            return [Stats(message.ticket, self._stats())]
+            return [Stats(message.ticket, self._stats(), self._expert_work({}))]
         raise ValueError(f"a worker takes no {message.kind} message")
 
     def step(self) -> list[Message]:
@@ -128,6 +161,8 @@ class Engine:
         now = self._clock()
         self._scheduler.complete(runs, now - began)
         self._count_reading()
+        if self._model.experts is not None:
+            self._model.experts.after_step(sum(run.count for run in runs), now - began)
         self._totals["steps"] += 1
         self._totals["step_seconds"] += now - began
         out: list[Message] = [_progress(run.request) for run in runs if run.request.generated == 0]
@@ -174,6 +209,8 @@ class Engine:
         if request.first_token is None:
             request.first_token = now
             request.read_bytes_before = self._read_bytes
+            if self._model.experts is not None:
+                request.expert_counts_before = dict(self._model.experts.totals)
             self._totals["prompt_tokens"] += request.prompt_tokens
             self._totals["cached_tokens"] += request.cached_tokens
         self._totals["generated_tokens"] += 1
@@ -184,7 +221,8 @@ class Engine:
             out.append(Tokens(request.number, (choice.token,), logprobs))
         if finish is not None:
             self._drop(request)
-            out.append(_done(request, finish, now, self._read_bytes))
+            work = self._expert_work(request.expert_counts_before)
+            out.append(_done(request, finish, now, self._read_bytes, work))
         return out
 
     def _fail(self, requests: list[Request], error: Exception) -> list[Message]:
@@ -202,60 +240,79 @@ class Engine:
         self._scheduler.remove(request)
         del self._samplers[request]
 
-    def _resize(self, message: Resize) -> list[Message]:
-        began = self._clock()
-        before, model = self._plan, self._model
-        if message.kv is not None:
-            self._set_plan(
-                plan_resize(
-                    before,
-                    message.kv,
-                    context_limit=model.context_limit,
-                    context_border=model.context_border,
-                    available=model.available(),
-                )
-            )
-        return [
-            Resized(
-                ticket=message.ticket,
-                kv_before=before.kv_tokens,
-                kv_after=self._plan.kv_tokens,
-                context=self._scheduler.limit,
-                kv_bytes=self._plan.kv_bytes,
-                seconds=self._clock() - began,
-                notes=experts_notes(model.device, message.experts),
-            )
-        ]
+    def watch(self) -> list[Message]:
+        """Between two steps: make way for other programs, or take what they have left. At most once a second."""
+        now, watch = self._clock(), self._model.watch
+        if watch is None or now - self._watched < WATCH_SECONDS:
+            return []
+        self._watched = now
+        tokens = sum(pages_for(len(request.tokens) + 1) for request in self._scheduler.live) * PAGE_TOKENS
+        found = watch.look(now, self._budget, tokens)
+        if found is None:
+            return []
+        wanted, why = found
+        try:
+            return [self._move(wanted, ticket=0, notes=(why,))]
+        except FreetokenError:
+            return []  # the old budget stands, and the next look is a second away
 
-    def _set_plan(self, plan: ContextPlan) -> None:
+    @property
+    def watch_seconds(self) -> float | None:
+        """Seconds until there is something to watch; None: never."""
+        if self._model.watch is None:
+            return None
+        return max(0.0, self._watched + WATCH_SECONDS - self._clock())
+
+    def _resize(self, message: Resize) -> list[Message]:
+        experts = None if message.experts is None else parse_experts(message.experts)
+        wanted = self._planner.resized(self._budget, message.kv, experts)
+        resized = self._move(wanted, message.ticket, self._planner.notes(wanted, message.experts))
+        if self._model.watch is not None:
+            self._model.watch.wished(wanted)
+        return [resized]
+
+    def _move(self, wanted: Budget, ticket: int, notes: tuple[str, ...] = ()) -> Resized:
         """Move to another budget. On any failure the old one stands."""
-        memory = self._scheduler.memory
-        if plan.pages > self._plan.pages:
-            self._executor.resize_kv(plan.pages)
-            memory.grow(plan.pages)
-        elif plan.pages < self._plan.pages:
-            self._scheduler.check_limit(min(plan.context, plan.kv_tokens))
-            memory.shrink(plan.pages, self._executor.copy_page)
-            try:
-                self._executor.resize_kv(plan.pages)
-            except FreetokenError:
-                memory.grow(self._plan.pages)
-                raise
-        self._scheduler.context = plan.context
-        self._plan = plan
+        before, began, experts = self._budget, self._clock(), self._model.experts
+        try:
+            move(before, wanted, self._executor, experts, self._scheduler)
+            self._budget = wanted
+        except FreetokenError:
+            self._budget = in_force(before, self._executor, experts)
+            self._scheduler.context = self._budget.context.context
+            raise
+        return Resized(
+            ticket=ticket,
+            kv_before=before.context.kv_tokens,
+            kv_after=wanted.context.kv_tokens,
+            context=self._scheduler.limit,
+            kv_bytes=wanted.context.kv_bytes,
+            seconds=self._clock() - began,
+            cache_before=self._planner.cache(before),
+            cache_after=self._planner.cache(wanted),
+            notes=notes,
+        )
+
+    def _expert_work(self, before: Mapping[str, float]) -> ExpertWork | None:
+        """On a device: what happened since the counts were `before`."""
+        return None if self._model.experts is None else self._model.experts.work().since(before)
 
     def _stats(self) -> Mapping[str, float]:
         memory = self._scheduler.memory
+        context, cache = self._budget.context, self._planner.cache(self._budget)
+        room = {} if cache is None else {f"expert_{name}": float(value) for name, value in vars(cache).items()}
         return {
             **self._totals,
             "active": len(self._scheduler.active),
             "waiting": len(self._scheduler.waiting),
             "preemptions": self._scheduler.preemptions,
-            "kv_tokens": self._plan.kv_tokens,
+            "kv_tokens": context.kv_tokens,
             "kv_tokens_held": memory.held * PAGE_TOKENS,
             "kv_tokens_cached": memory.tree.evictable * PAGE_TOKENS,
-            "kv_bytes": self._plan.kv_bytes,
+            "kv_bytes": context.kv_bytes,
             "context": self._scheduler.limit,
+            **room,
+            **({} if self._model.experts is None else self._model.experts.values()),
             **{f"executor_{name}": value for name, value in self._executor.counters().items()},
         }
 
@@ -296,7 +353,7 @@ def _progress(request: Request) -> Progress:
     return Progress(request.number, request.computed, request.cached_tokens, request.prompt_tokens)
 
 
-def _done(request: Request, reason: str, now: float, read_bytes: int) -> Done:
+def _done(request: Request, reason: str, now: float, read_bytes: int, experts: ExpertWork | None) -> Done:
     assert request.started is not None
     assert request.first_token is not None
     return Done(
@@ -309,4 +366,5 @@ def _done(request: Request, reason: str, now: float, read_bytes: int) -> Done:
         prompt_seconds=request.first_token - request.started,
         decode_seconds=now - request.first_token,
         decode_bytes=read_bytes - request.read_bytes_before,
+        experts=experts,
     )

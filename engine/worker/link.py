@@ -31,12 +31,15 @@ class Link:
         self._reader = threading.Thread(target=self._read, name="link", daemon=True)
         self._reader.start()
 
-    def receive(self, wait: bool) -> list[Message]:
-        """The messages that have come; with `wait` at least one. Raises Closed at the end of the stream."""
+    def receive(self, wait: bool, seconds: float | None = None) -> list[Message]:
+        """The messages that have come; with `wait` at least one, unless none comes for `seconds`.
+
+        Raises Closed at the end of the stream.
+        """
         messages: list[Message] = []
         while True:
             try:
-                item = self._inbox.get(block=wait and not messages)
+                item = self._inbox.get(block=wait and not messages, timeout=seconds)
             except queue.Empty:
                 return messages
             if isinstance(item, Closed):

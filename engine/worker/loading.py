@@ -1,4 +1,4 @@
-"""From a folder to something that takes steps, on the native executor."""
+"""From a folder to something that takes steps: on the native executor here, on a device in `device_loading.py`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from engine.program.native import NativeExecutor
 from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.rope import LongScaling
 from engine.spec.schema import Spec
+from engine.worker.budget import Budget, HostPlanner
 from engine.worker.engine import LoadedModel
 from engine.worker.protocol import WorkerConfig, experts_notes
 from engine.worker.scheduler import POLICY
@@ -27,8 +28,17 @@ RESERVED_BYTES = 256 << 20  # for the process itself and the buffers of a step
 
 def load_model(config: WorkerConfig) -> LoadedModel:
     """Open the model of `config` and make room for its context. Raises what is told to the user."""
-    began = time.monotonic()
     check_device(config.device)
+    if config.device == "cpu":
+        return load_on_cpu(config)
+    from engine.worker.device_loading import load_on_device  # only a device needs its drivers
+
+    return load_on_device(config)
+
+
+def load_on_cpu(config: WorkerConfig) -> LoadedModel:
+    """On the native executor, with experts in place in the mapped file."""
+    began = time.monotonic()
     model = open_model(Path(config.model))
     spec = Spec.from_json(model.spec)
     plan = plan_context(
@@ -51,19 +61,20 @@ def load_model(config: WorkerConfig) -> LoadedModel:
         max_tokens=POLICY.max_step_tokens,
     )
     size = model_bytes(model)
+    context_limit = config.context or spec.context_length
     return LoadedModel(
         executor=executor,
         vocab_size=spec.vocab_size,
-        context_limit=config.context or spec.context_length,
+        context_limit=context_limit,
         context_border=context_border(spec),
-        plan=plan,
+        budget=Budget(plan),
+        planner=HostPlanner(context_limit, context_border(spec), free_memory),
         device="cpu",
         isa=executor.isa,
         threads=executor.threads,
         model_bytes=size,
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(program, WeightBytes.of(model.manifest), KV_VALUE_BYTES).dense,
-        available=free_memory,
         notes=(*experts_notes("cpu", config.experts), *_size_notes(size)),
     )
 

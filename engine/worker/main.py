@@ -7,11 +7,13 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from engine.base.config import ISA_VARIABLE
+from engine.base.config import ISA_VARIABLE, SIM_MEMORY_VARIABLE
 from engine.base.errors import FreetokenError
+from engine.base.units import parse_size
 from engine.worker.engine import Engine, LoadedModel
 from engine.worker.link import Closed, Link, die_with_parent
 from engine.worker.protocol import LINK_FD, Failed, Stop, WorkerConfig
@@ -21,7 +23,7 @@ Loader = Callable[[WorkerConfig], LoadedModel]
 
 def main(arguments: list[str], load: Loader) -> int:
     """Run a worker whose link is its standard input. `arguments` holds the configuration; `load` opens the model."""
-    config = replace(WorkerConfig.from_json(arguments[0]), isa=os.environ.get(ISA_VARIABLE, ""))
+    config = WorkerConfig.from_json(arguments[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the front decides what it means
     die_with_parent(config.parent)
     link = Link(socket.socket(fileno=os.dup(LINK_FD)))
@@ -37,9 +39,15 @@ def main(arguments: list[str], load: Loader) -> int:
         return 0
 
 
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What tests set for workers that somebody else starts. UsageError for a size that is none."""
+    size = environment.get(SIM_MEMORY_VARIABLE, "")
+    return {"isa": environment.get(ISA_VARIABLE, ""), "sim_memory": parse_size(size) if size else 0}
+
+
 def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
     try:
-        engine = Engine(load(config))
+        engine = Engine(load(replace(config, **from_environment(os.environ))))
     except FreetokenError as error:
         link.send([Failed.of(error)])
         return error.exit_code
@@ -49,9 +57,10 @@ def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
         return 1
     link.send([engine.ready()])
     while True:
-        for message in link.receive(wait=not engine.busy):
+        for message in link.receive(wait=not engine.busy, seconds=engine.watch_seconds):
             if isinstance(message, Stop):
                 return 0
             link.send(engine.handle(message))
         if engine.busy:
             link.send(engine.step())
+        link.send(engine.watch())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from engine.base import errors
@@ -15,7 +15,7 @@ from engine.base.errors import FreetokenError
 from engine.base.sampling import PARAMETERS
 from engine.base.units import KvBudget
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -35,8 +35,10 @@ class WorkerConfig:
     threads: int | None = None
     context: int | None = None
     kv: KvBudget | None = None
-    experts: str | None = None
+    experts: str | None = None  # as `units.parse_experts` reads it
+    profile: str = ""  # file of the machine's profile; "": there is none
     isa: str = ""  # of the kernels; "" takes the fastest
+    sim_memory: int = 0  # bytes of a simulated GPU; 0: `loading.sim_memory` decides
     parent: int = 0  # process id of the front; 0: do not watch it
 
     def to_json(self) -> str:
@@ -109,7 +111,10 @@ class Cancel(Message):
 
 @dataclass(frozen=True)
 class Resize(Message):
-    """Change the budgets of a live worker. Answer: `Resized` or `Failed` under the same ticket."""
+    """Change the budgets of a live worker. Answer: `Resized` or `Failed` under the same ticket.
+
+    `experts` is text as `units.parse_experts` reads it.
+    """
 
     kind: ClassVar[str] = "resize"
     ticket: int
@@ -136,8 +141,49 @@ class Stop(Message):
 
 
 @dataclass(frozen=True)
+class ExpertCache:
+    """The room for experts on a device: `slots` of all banks together, `bytes`, and their `share` of all experts."""
+
+    slots: int
+    bytes: int
+    share: float
+
+
+COUNTED_EXPERTS = (
+    "hits", "misses", "fills", "cpu_experts", "plans", "link_bytes", "link_seconds", "host_bytes", "host_seconds",
+)  # fmt: skip
+"""What is counted of the experts of a device: routed and there, or not; filled, or computed by the CPU; layers of
+steps; and the bytes and seconds of both branches."""
+
+
+@dataclass(frozen=True)
+class ExpertWork:
+    """What happened to the experts of a device over some steps, and how misses are divided at their end.
+
+    `counts` are by the names of `COUNTED_EXPERTS`; `fraction` of the misses are filled, and `why` says a sentence.
+    `clock` names the virtual machine whose seconds these are on a simulated device; "" for measured ones.
+    """
+
+    counts: Mapping[str, float]
+    fraction: float
+    why: str
+    clock: str = ""
+
+    def since(self, before: Mapping[str, float]) -> ExpertWork:
+        """The work after the counts were `before`."""
+        return replace(self, counts={name: count - before.get(name, 0.0) for name, count in self.counts.items()})
+
+    def plus(self, later: ExpertWork) -> ExpertWork:
+        """This and more work, which ended later."""
+        return replace(later, counts={name: count + self.counts[name] for name, count in later.counts.items()})
+
+
+@dataclass(frozen=True)
 class Ready(Message):
-    """The model is loaded. Sizes in bytes or tokens, times in seconds."""
+    """The model is loaded. Sizes in bytes or tokens, times in seconds.
+
+    `cache` is None where experts run in place from memory; `device_total`, the bytes of the device, is then 0.
+    """
 
     kind: ClassVar[str] = "ready"
     version: int
@@ -150,6 +196,9 @@ class Ready(Message):
     kv_bytes_per_token: int
     model_bytes: int
     load_seconds: float
+    cache: ExpertCache | None = None
+    device_total: int = 0
+    device_text: str = ""  # the device as people know it; "" for the cpu
     notes: tuple[str, ...] = ()  # said once to the user
 
 
@@ -178,7 +227,8 @@ class Tokens(Message):
 class Done(Message):
     """An answer is complete. `reason` is stop (a stop id) or length. `generated` counts a stop id too.
 
-    `decode_bytes` are the weights read while it was decoded, for all requests of those steps together.
+    `decode_bytes` are the weights read while it was decoded, and `experts` what happened then on a device, for all
+    requests of those steps together.
     """
 
     kind: ClassVar[str] = "done"
@@ -191,20 +241,25 @@ class Done(Message):
     prompt_seconds: float
     decode_seconds: float
     decode_bytes: int
+    experts: ExpertWork | None = None
 
 
 @dataclass(frozen=True)
 class Stats(Message):
-    """Totals since the start and the state now."""
+    """Totals since the start and the state now; `experts` since the start."""
 
     kind: ClassVar[str] = "stats"
     ticket: int
     values: Mapping[str, float]
+    experts: ExpertWork | None = None
 
 
 @dataclass(frozen=True)
 class Resized(Message):
-    """The budgets before and after, in tokens."""
+    """The budgets before and after: context in tokens, the experts' cache as in `Ready`.
+
+    `seconds` is how long no step could be taken. Ticket 0: nobody asked, the worker made way or took what was free.
+    """
 
     kind: ClassVar[str] = "resized"
     ticket: int
@@ -213,6 +268,8 @@ class Resized(Message):
     context: int
     kv_bytes: int
     seconds: float
+    cache_before: ExpertCache | None = None
+    cache_after: ExpertCache | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -263,7 +320,16 @@ def _read_sampling(value: dict[str, Any]) -> Sampling:
     return Sampling(**value, logit_bias=bias)
 
 
-def _read_kv(value: dict[str, int] | None) -> KvBudget | None:
+def _read_cache(value: dict[str, Any] | None) -> ExpertCache | None:
+    return None if value is None else ExpertCache(**value)
+
+
+def _read_work(value: Any) -> Any:
+    """The work of a `Done` or of `Stats`; the text of a `Resize`."""
+    return ExpertWork(**value) if isinstance(value, dict) else value
+
+
+def _read_kv(value: dict[str, Any] | None) -> KvBudget | None:
     return None if value is None else KvBudget(**value)
 
 
@@ -273,7 +339,8 @@ def _read_logprobs(value: list[dict[str, Any]]) -> tuple[TokenLogprob, ...]:
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "prompt": tuple, "stop_ids": tuple, "ids": tuple, "notes": tuple, "sampling": _read_sampling,
-    "logprobs": _read_logprobs, "kv": _read_kv,
+    "logprobs": _read_logprobs, "kv": _read_kv, "cache": _read_cache, "cache_before": _read_cache,
+    "cache_after": _read_cache, "experts": _read_work,
 }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from engine.memory.context import Lease
 from engine.worker.protocol import Sampling
@@ -30,6 +31,7 @@ class Request:
     started: float | None = None  # its first step
     first_token: float | None = None
     read_bytes_before: int = 0  # weights that the worker had read by then
+    expert_counts_before: Mapping[str, float] = field(default_factory=dict)  # the worker's of then
     served: int = 0  # number of the step in which its prompt was read last
 
     @property

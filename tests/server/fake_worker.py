@@ -36,7 +36,7 @@ def load(config: WorkerConfig) -> LoadedModel:
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
-    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(model.plan.pages, pace=PACE)
+    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(model.budget.context.pages, pace=PACE)
     return replace(model, executor=executor, threads=config.threads or 2)
 
 

@@ -106,7 +106,6 @@ def test_a_model_that_needs_the_room_of_an_idle_one_gets_it(fresh: RunningFront)
     [
         ("load", {"model": "fakke"}, "NotFoundError", "Did you mean fake?"),
         ("load", {"model": "fake", "device": "cuda"}, "UnsupportedError", ""),
-        ("load", {"model": "fake", "device": "sim"}, "UnsupportedError", ""),
         ("load", {"model": "fake", "device": "tpu"}, "UsageError", ""),
         ("load", {"model": "fake", "threads": 0}, "UsageError", ""),
         ("load", {"model": "fake", "experts": "lots"}, "UsageError", ""),

@@ -17,6 +17,7 @@ from engine.base.units import KvBudget
 from engine.memory.budget import ContextPlan, plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Floats
+from engine.worker.budget import Budget, HostPlanner
 from engine.worker.engine import LoadedModel
 
 VOCAB = 300
@@ -115,12 +116,12 @@ def fake_model(
         executor=FakeExecutor(plan.pages, pace=pace),
         vocab_size=VOCAB,
         context_limit=context or model_context,
-        plan=plan,
+        budget=Budget(plan),
+        planner=HostPlanner(context or model_context, None, available=lambda: 1 << 30),
         device="cpu",
         isa="fake",
         threads=1,
         model_bytes=12345,
         load_seconds=0.0,
         dense_step_bytes=1000,
-        available=lambda: 1 << 30,
     )

@@ -59,7 +59,7 @@ def load(**settings: Any) -> tuple[LoadedModel, Any]:
 )
 def test_the_context_in_force_picks_longropes_factors(settings: dict[str, Any], context: int) -> None:
     model, executor = load(**settings)
-    assert model.plan.context == context
+    assert model.budget.context.context == context
     assert executor.program.ropes == lower(SPEC, 64 if context <= 64 else 256).ropes
     assert model.context_border == 64
 

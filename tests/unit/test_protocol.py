@@ -16,10 +16,13 @@ from engine.base.units import KvBudget
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
+    ExpertCache,
+    ExpertWork,
     Failed,
     Generate,
     LineBuffer,
     Message,
+    Resize,
     Sampling,
     TokenLogprob,
     Tokens,
@@ -37,6 +40,8 @@ sampling = st.builds(
     seed=st.integers(-(2**63), 2**64),
     logit_bias=st.dictionaries(st.integers(0, 9), finite),
 )
+cache = st.none() | st.builds(ExpertCache, st.integers(0, 99), st.integers(0, 99), st.floats(0, 1))
+work = st.none() | st.builds(ExpertWork, st.dictionaries(st.text(), finite), finite, st.text(), st.text())
 HARD = {
     "sampling": sampling,
     "logprobs": st.lists(scores, max_size=3).map(tuple),
@@ -45,13 +50,20 @@ HARD = {
     "prompt": ids,
     "stop_ids": ids,
     "ids": ids,
-    "kv": st.none() | st.builds(KvBudget, st.integers(0, 99), st.integers(0, 99)),
+    "kv": st.none() | st.builds(KvBudget, st.integers(0, 99), st.integers(0, 99), st.floats(0, 1)),
+    "cache": cache,
+    "cache_before": cache,
+    "cache_after": cache,
+    "experts": work,
 }
 
 
 def messages(cls: type[Message]) -> st.SearchStrategy[Message]:
     floats = {field.name: finite for field in fields(cls) if field.type == "float"}
-    return st.builds(cls, **floats, **{field.name: HARD[field.name] for field in fields(cls) if field.name in HARD})
+    hard = {field.name: HARD[field.name] for field in fields(cls) if field.name in HARD}
+    if cls is Resize:
+        hard["experts"] = st.none() | st.text()
+    return st.builds(cls, **floats, **hard)
 
 
 @given(st.one_of([messages(cls) for cls in FROM_FRONT + FROM_WORKER]))
@@ -88,6 +100,8 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "sampling": {"logit_bias": [1]}}',
         b'{"kind": "tokens", "request": 1, "ids": [1], "logprobs": [{"top": []}]}',
         b'{"kind": "tokens", "request": 1, "ids": [1], "logprobs": [{"logprob": 1, "top": [[]]}]}',
+        b'{"kind": "resized", "ticket": 1, "cache_after": {"slots": 1}}',
+        b'{"kind": "resized", "ticket": 1, "cache_after": 3}',
         b'{"kind": "cancel", "request": ' + b"[" * 100_000,
     ],
 )

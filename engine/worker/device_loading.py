@@ -1,0 +1,105 @@
+"""From a folder to something that takes steps on a device: experts in pinned host memory, and some of them in slots."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from engine.base.hardware import read_memory
+from engine.base.units import GIB
+from engine.device.driver import Driver
+from engine.experts.balance import Balancer
+from engine.experts.bank import HostBank
+from engine.experts.machines import machine_named
+from engine.files.ftw.opening import Ftw, open_model
+from engine.program.ir import KV_VALUE_BYTES
+from engine.program.lower import lower
+from engine.program.step_bytes import WeightBytes, step_bytes
+from engine.spec.schema import Spec
+from engine.worker.device_needs import device_needs
+from engine.worker.device_placing import Placing, Wishes
+from engine.worker.device_planner import DevicePlanner, budget_of
+from engine.worker.device_watch import DeviceWatch
+from engine.worker.engine import LoadedModel
+from engine.worker.experts import CachedExperts, VirtualClock
+from engine.worker.loading import context_border, free_memory, model_bytes
+from engine.worker.machine import this_machine
+from engine.worker.protocol import WorkerConfig
+from engine.worker.split_start import split_start
+from engine.worker.watcher import memory_reader
+
+SIM_MACHINE = "rtx4090-server"  # whose link and host memory the virtual clock of a simulated device has
+_SIM_LARGEST = 8 * GIB
+
+
+def load_on_device(config: WorkerConfig) -> LoadedModel:
+    """Open the model of `config` and divide the device's memory for it. Raises what is told to the user."""
+    return load_with(open_device(config), config)
+
+
+def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
+    """As `load_on_device`, on the device of `driver`."""
+    began = time.monotonic()
+    model = open_model(Path(config.model))
+    spec = Spec.from_json(model.spec)
+    weights = WeightBytes.of(model.manifest)
+    wishes = Wishes.of(config)
+    needs = device_needs(lower(spec), weights, model.manifest.banks, spec.context_length)
+    wishes.plan(needs, *driver.memory())  # what cannot fit is told before a pool is read
+    bank = HostBank.load(model, driver, free_memory())
+    start = split_start(config.profile, this_machine(), _expert_codecs(model))
+    try:
+        placed = Placing(driver, model, spec, bank, wishes, start.split, config).place()
+    except BaseException:
+        bank.close()
+        raise
+    executor, budget = placed.executor, budget_of(placed.plan)
+    context_limit = config.context or spec.context_length
+    planner = DevicePlanner(
+        needs=placed.needs,
+        context_limit=context_limit,
+        context_border=context_border(spec),
+        device_total=driver.memory()[0],
+        free=lambda: driver.memory()[1],
+    )
+    clock = VirtualClock(machine_named(SIM_MACHINE), _record_bytes(model))
+    return LoadedModel(
+        executor=executor,
+        vocab_size=spec.vocab_size,
+        context_limit=context_limit,
+        context_border=context_border(spec),
+        budget=budget,
+        planner=planner,
+        device=driver.name,
+        device_text=driver.description,
+        isa=executor.isa,
+        threads=executor.threads,
+        model_bytes=model_bytes(model),
+        load_seconds=time.monotonic() - began,
+        dense_step_bytes=step_bytes(placed.program, weights, KV_VALUE_BYTES).dense,
+        experts=CachedExperts(executor, clock, Balancer(start.split)) if model.banks else None,
+        watch=DeviceWatch(planner, memory_reader(driver.uuid, driver.memory), budget),
+        notes=(*bank.notes, *placed.notes, *placed.plan.notes, *(start.notes if model.banks else ())),
+    )
+
+
+def open_device(config: WorkerConfig) -> Driver:
+    """The device of a configuration."""
+    from engine.device.sim import SimDriver
+
+    return SimDriver(memory=config.sim_memory or sim_memory(), threads=config.threads or 1)
+
+
+def sim_memory() -> int:
+    """Bytes of a simulated device where nobody says: half of what is free here, at most 8 GiB."""
+    return min(read_memory()[1] // 2, _SIM_LARGEST)
+
+
+def _expert_codecs(model: Ftw) -> frozenset[str]:
+    return frozenset(field.shape.codec for bank in model.banks for field in bank.fields if not field.shape.vector)
+
+
+def _record_bytes(model: Ftw) -> list[int]:
+    """Of each MoE layer."""
+    sizes = {layer: bank.record_bytes for bank in model.banks for layer in bank.layers}
+    return [sizes[layer] for layer in sorted(sizes)]

@@ -1,0 +1,37 @@
+"""How misses are divided before a step has been measured: by the machine's profile, or by what is safe without one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.base.errors import FreetokenError
+from engine.base.profile import Machine, load_profile
+from engine.experts.split import DEFAULT_SPLIT, Split, fraction
+
+_SAFE = "Until steps have been measured, misses are divided as is safe on any machine."
+
+
+@dataclass(frozen=True)
+class SplitStart:
+    """The first division, and what the user is told of it."""
+
+    split: Split
+    notes: tuple[str, ...] = ()
+
+
+def split_start(profile: str, machine: Machine, codecs: frozenset[str]) -> SplitStart:
+    """From the profile in a file, if it is one of `machine`; `codecs` are those of the model's experts.
+
+    A profile that is absent, of another machine or of an older release gives the default and a sentence.
+    """
+    try:
+        found = load_profile(Path(profile), machine)
+    except FreetokenError as error:
+        return SplitStart(DEFAULT_SPLIT, (f"{error.message} {_SAFE} {error.remedy}".strip(),))
+    rates = [entry.rate.median for entry in found.experts if entry.codec in codecs]
+    if found.link is None or not rates:
+        missing = "a link to a GPU" if found.link is None else f"experts in {', '.join(sorted(codecs))}"
+        return SplitStart(DEFAULT_SPLIT, (f"The machine's profile says nothing of {missing}. {_SAFE}",))
+    share = fraction(found.link.median, min(rates))
+    return SplitStart(Split.of_fraction(share, "B_P / B_H of the machine's profile") if share else Split.all_cpu())
