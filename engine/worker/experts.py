@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from engine.experts.balance import Balancer
 from engine.experts.contention import VirtualMachine
 from engine.experts.split import Split
-from engine.program.device.experts import ExpertRoom
 from engine.program.executor import Executor, Ints
 from engine.worker.protocol import COUNTED_EXPERTS, ExpertWork
+
+if TYPE_CHECKING:  # a worker on the cpu starts without any of the device's
+    from engine.program.device.experts import ExpertRoom
 
 DISTINCT, HITS, MISSES, FILLS, CPU = range(5)
 """Columns of `layer_counts`."""
