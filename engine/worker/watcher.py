@@ -26,21 +26,23 @@ class WatchPolicy:
     aim: int  # what is free after that, and what stays free when experts take room
     high: int  # free memory above this is taken, unless less restores all that was given
     step: int  # the most that moves at once
+    grain: int  # experts take nothing smaller than this: what whole slots and chunks of memory round away
     give_after: float = 2.0  # low for so long, or contexts short of memory
     take_after: float = 20.0  # high for so long, or contexts with much to spare
     longest_wait: float = 640.0  # what `take_after` grows to beside a program that comes and goes
 
     def __post_init__(self) -> None:
         assert 0 <= self.low < self.aim < self.high
+        assert 0 <= self.grain < self.aim - self.low
         assert self.step > 0
         assert 0 < self.give_after <= self.take_after <= self.longest_wait
 
     @staticmethod
     def of_device(total: int, wish: int) -> WatchPolicy:
         """For a device of `total` bytes whose experts were given `wish`; the plan should leave `aim` free."""
-        return WatchPolicy(
-            low=total // 64, aim=total // 32, high=max(total // 20, total // 32 + 1), step=max(1, wish // 8)
-        )
+        low = total // 64
+        band = max(total // 64, 1)
+        return WatchPolicy(low, low + band, low + 2 * band, step=max(wish // 8, 1), grain=(band - 1) // 4)
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,10 @@ class Watcher:
         """Bytes that experts may take: 0 unless the high mark is passed, or all that was given can be had again."""
         missing = max(0, self._wish.experts - seen.experts)
         unused = seen.free - self._policy.aim
-        if unused < min(missing, self._policy.high - self._policy.aim):
+        size = min(missing, unused)
+        if size <= self._policy.grain or unused < min(missing, self._policy.high - self._policy.aim):
             return 0
-        return min(missing, unused)
+        return size
 
     def _kv_kept(self, wanted: int) -> int:
         """Context memory that is not given back: what was planned is never touched."""
