@@ -77,7 +77,12 @@ def budget_of(plan: DevicePlan) -> Budget:
 def plannable(total: int, free: int) -> int:
     """What can be planned with of free bytes.
 
-    Some stay free, at which the watcher aims too: other programs need a little at any time, and context memory is
+    Some stay free, and the watcher sees to it later: other programs need a little at any time, and context memory is
     mapped in whole chunks.
     """
-    return max(0, free - max(MAP_CHUNK, WatchPolicy.of_device(total, 0).aim))
+    return max(0, free - kept_free(total))
+
+
+def kept_free(total: int) -> int:
+    """Bytes of a device that no plan gives away."""
+    return max(MAP_CHUNK, WatchPolicy.of_device(total, 0).aim)
