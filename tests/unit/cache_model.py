@@ -98,7 +98,7 @@ class CacheModel:
     def resize(self, slots: int) -> int:
         """Keeps the records of the slots used last, the lower slot on a tie. Returns how many had to move.
 
-        A record whose slot stays keeps its slot; the others go up, in ascending order, to the lowest slots that are free.
+        A record whose slot stays keeps its slot; the others go, in ascending order, to the lowest slots that are free.
         """
         hottest = sorted(self.held, key=lambda slot: (-self.slot_stamp[slot], slot))[:slots]
         movers = sorted(slot for slot in hottest if slot >= slots)
