@@ -1,0 +1,233 @@
+"""The device executor: a program, its weights and its experts on a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+import numpy as np
+
+from engine.device.driver import Driver
+from engine.experts.bank import HostBank
+from engine.experts.hybrid import Signals
+from engine.experts.split import Split
+from engine.files.ftw.opening import Ftw, Tensor
+from engine.program.device.activations import Activations
+from engine.program.device.attention import DeviceAttention
+from engine.program.device.batch_check import BatchLimits, check_batch
+from engine.program.device.buffers import DeviceBuffers
+from engine.program.device.experts import DeviceExperts, ExpertRoom
+from engine.program.device.launching import Context
+from engine.program.device.native_attention import NativeAttention
+from engine.program.device.operations import prepare
+from engine.program.device.routing import DeviceRouting
+from engine.program.device.runner import BUCKETS, CHUNK_ROWS, StepRunner
+from engine.program.device.step_data import StepData
+from engine.program.device.weights import DeviceWeights
+from engine.program.executor import Batch, Floats, Ints
+from engine.program.ir import Program
+
+
+class MakeAttention(Protocol):
+    """A class of attention, such as `NativeAttention`."""
+
+    def __call__(
+        self,
+        driver: Driver,
+        program: Program,
+        dense: Mapping[str, Tensor],
+        buffers: DeviceBuffers,
+        *,
+        kv_dtype: str,
+        page_tokens: int,
+        kv_pages: int,
+        max_tokens: int,
+        threads: int | None,
+        isa: str,
+    ) -> DeviceAttention: ...
+
+
+class DeviceExecutor:
+    """Fulfils `engine.program.executor.RoutedExecutor` on a device.
+
+    `slots` are those of each bank of `host`, which stays its owner's, as the driver does; `split` divides misses,
+    `threads` of the instruction set `isa` run the CPU's share, `patience` seconds are what it may take for a layer, and
+    `signals` says how the device calls it ("memory": stream memory operations, "host": functions of the host).
+    Raises UnsupportedError for a model that the device cannot run and NoRoomError; neither leaves anything behind.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        ftw: Ftw,
+        driver: Driver,
+        host: HostBank,
+        *,
+        slots: Sequence[int],
+        split: Split,
+        threads: int | None = None,
+        isa: str = "",
+        kv_dtype: str = "f16",
+        page_tokens: int = 16,
+        kv_pages: int = 0,
+        max_tokens: int = 512,
+        patience: float = 30.0,
+        signals: Signals = "memory",
+        make_attention: MakeAttention = NativeAttention,
+    ) -> None:
+        self._program = program
+        self._max_tokens = room = max(max_tokens, BUCKETS[-1])
+        self._steps = 0
+        self._seconds = 0.0
+        stream = driver.stream("main")
+        with ExitStack() as made:
+            weights = DeviceWeights(driver, program, ftw.dense)
+            made.callback(weights.free)
+            self._vocabulary = weights.matrix(next(op.weights[0] for op in program.ops if op.kind == "embed")).rows
+            buffers = DeviceBuffers(driver, program, room, CHUNK_ROWS)
+            made.callback(buffers.free)
+            self._attention = make_attention(
+                driver,
+                program,
+                ftw.dense,
+                buffers,
+                kv_dtype=kv_dtype,
+                page_tokens=page_tokens,
+                kv_pages=kv_pages,
+                max_tokens=room,
+                threads=threads,
+                isa=isa,
+            )
+            made.callback(self._attention.free)
+            self._routing = DeviceRouting(driver, program, room)
+            made.callback(self._routing.free)
+            data = StepData(
+                driver,
+                program.ropes,
+                max_tokens=room,
+                chunk_rows=CHUNK_ROWS,
+                routed=self._routing.shape,
+                attention_bytes=self._attention.step_bytes,
+            )
+            made.callback(data.free)
+            activations = Activations(driver, room, CHUNK_ROWS)
+            made.callback(activations.free)
+            self._experts = DeviceExperts(
+                driver,
+                program,
+                host,
+                stream,
+                slots=slots,
+                split=split,
+                max_tokens=room,
+                threads=threads,
+                isa=isa,
+                patience=patience,
+                signals=signals,
+            )
+            made.callback(self._experts.free)
+            routers = [index for index, op in enumerate(program.ops) if op.kind == "route"]
+            context = Context(driver, stream, buffers, weights, activations, self._attention, routers)
+            self._runner = StepRunner(
+                driver,
+                stream,
+                program,
+                prepare(program, context, self._experts.hybrid),
+                buffers=buffers,
+                data=data,
+                attention=self._attention,
+                experts=self._experts,
+                routing=self._routing,
+            )
+            made.callback(self._runner.free)
+            self._made = made.pop_all()
+
+    # --- steps
+
+    def step(self, batch: Batch) -> Floats:
+        """Raises ValueError for a batch that does not fit, FreetokenError where the CPU's share failed or hangs."""
+        self._check(batch)
+        logits = np.zeros((len(batch.rows), self._program.vocab_size), np.float32)
+        if len(batch.tokens):
+            began = time.monotonic()
+            self._runner.run(batch, logits)
+            self._seconds += time.monotonic() - began
+            self._steps += 1
+        return logits
+
+    def trace(self, batch: Batch) -> list[Floats]:
+        """Raises as `step` does."""
+        self._check(batch)
+        if not len(batch.tokens):
+            width = self._program.buffers[self._program.residual].width
+            return [np.zeros((0, width), np.float32) for _ in self._program.layer_ends]
+        return self._runner.trace(batch)
+
+    @property
+    def page_tokens(self) -> int:
+        return self._attention.page_tokens
+
+    @property
+    def kv_pages(self) -> int:
+        return self._attention.kv_pages
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of the device that a page takes in all layers together."""
+        return self._attention.page_bytes
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._attention.copy_page(source, target)
+
+    # --- what may change between two steps
+
+    def resize_kv(self, pages: int) -> None:
+        self._attention.resize(pages)
+
+    def slots(self) -> tuple[int, ...]:
+        """Slots of each bank."""
+        return tuple(room.slots for room in self._experts.rooms())
+
+    def experts(self) -> tuple[ExpertRoom, ...]:
+        """Each bank's room for experts on the device."""
+        return self._experts.rooms()
+
+    def resize_experts(self, slots: Sequence[int]) -> None:
+        """Give each bank so many slots, keeping the hottest records. NoRoomError, and the old ones stand."""
+        self._experts.resize(slots)
+
+    def set_split(self, split: Split) -> None:
+        """Divide the misses of the next steps in this way."""
+        self._experts.set_split(split)
+
+    def record_routing(self, on: bool) -> None:
+        self._routing.record(on)
+
+    def routing(self) -> Ints:
+        return self._routing.recorded()
+
+    def force_routing(self, ids: Ints | None) -> None:
+        self._routing.force(ids)
+
+    # --- what happened
+
+    def counters(self) -> Mapping[str, float]:
+        """As the protocol says, but that a device's time is not told apart: `step_seconds` are those of whole steps.
+
+        Besides `hits`, `fills`, `cpu_experts`, `misses`, `distinct` (experts of a layer and step) and `plans` (layers).
+        """
+        return {"steps": self._steps, "step_seconds": self._seconds, **self._experts.counters()}
+
+    def layer_counts(self) -> Ints:
+        """int32 [MoE layers, 5] of the last step: distinct experts, hits, misses, fills, left to the CPU."""
+        return self._experts.layer_counts()
+
+    def close(self) -> None:
+        """Give all memory back; nothing else may be called then."""
+        self._made.close()
+
+    def _check(self, batch: Batch) -> None:
+        check_batch(batch, BatchLimits(self._max_tokens, self._vocabulary, self.page_tokens, self.kv_pages))
+        self._routing.begin(len(batch.tokens))

@@ -1,0 +1,159 @@
+"""Products of dense matrices: native/cuda/{pack,linear,linear_many,head_linear}.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.device.driver import Grid
+from engine.files.codecs import CODECS, TILE_ROWS
+from engine.program.device.activations import Q16_BLOCK, Q16_BLOCK_BYTES, PackedRows
+from engine.program.device.buffers import Rows
+from engine.program.device.launching import THREADS, Issue, OpReader, columns_grid
+from engine.program.device.step_data import Extent
+from engine.program.device.weights import Matrix
+
+WARP = 32
+WARPS = 4  # of a block, a tile each
+MANY_ROWS = 8  # from so many rows on a matrix is read once for eight of them
+PACK_THREADS = 8  # that share a block of 32 activations
+PLAIN_ORDER = 0  # no order of columns
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How rows of a buffer become the input of a product."""
+
+    kernel: str
+    address: int
+    stride: int
+    order: int
+    cols: int
+    rows: PackedRows
+
+    def issue(self, op: OpReader) -> Callable[[Extent, bool], None]:
+        """What launches it, for an extent and the domain of the buffer."""
+        launch = op.context.launcher(self.kernel)
+        threads = self.cols // Q16_BLOCK * PACK_THREADS if self.kernel == "pack_q16" else self.cols
+
+        def issue(extent: Extent, per_row: bool) -> None:
+            grid = columns_grid(threads, extent.grid_rows(per_row))
+            source = (self.address, self.stride, self.order, extent.live(per_row), 1, self.cols)
+            launch(grid, THREADS, *source, self.rows.address, self.rows.row_bytes)
+
+        return issue
+
+
+def make_linear(op: OpReader) -> Issue:
+    x = op.read(0)
+    scale = op.real("scale")
+    op.require(len(op.op.weights) == 2 * len(op.op.writes) > 0, "it takes a matrix and a bias for each output")
+    inputs = _Inputs(op, x)
+    products = [_product(op, i, x, inputs, scale) for i in range(len(op.op.writes))]
+    packings = [packing.issue(op) for packing in inputs.packings]
+
+    def issue(extent: Extent) -> None:
+        for pack in packings:
+            pack(extent, x.per_row)
+        for product in products:
+            product(extent)
+
+    return issue
+
+
+def make_head_linear(op: OpReader) -> Issue:
+    x, y = op.read(0), op.write(0)
+    matrix = op.context.weights.matrix(op.op.weights[0])
+    heads = op.integer("heads")
+    in_stride, in_offset = op.integer("in_stride"), op.integer("in_offset")
+    out_stride, out_offset = op.integer("out_stride"), op.integer("out_offset")
+    op.require(heads > 0 and matrix.rows % heads == 0, "the heads do not divide the matrix")
+    op.require(matrix.order == PLAIN_ORDER, "its columns are in another order")
+    rows, cols = matrix.rows // heads, matrix.cols
+    op.require(in_offset + cols <= in_stride and heads * in_stride <= x.width, "the heads reach beyond the input")
+    op.require(out_offset + rows <= out_stride and heads * out_stride <= y.width, "the heads reach beyond the output")
+    launch = op.context.launcher(f"head_linear_{matrix.codec}")
+    tiles = -(-rows // TILE_ROWS) + (1 if rows % TILE_ROWS else 0)  # that a head can touch
+    source, target = x.address + 4 * in_offset, y.address + 4 * out_offset
+    pack, packed = None, PackedRows(source, 4 * x.stride)
+    head_bytes = 4 * in_stride
+    if not CODECS[matrix.codec].is_float:
+        pack, packed = _pack_heads(op, x, source, heads, in_stride, cols)
+        head_bytes = cols // Q16_BLOCK * Q16_BLOCK_BYTES
+
+    def issue(extent: Extent) -> None:
+        if pack is not None:
+            pack(extent)
+        grid = (-(-tiles // WARPS), extent.grid_rows(False), heads)
+        inputs = (matrix.address, rows, cols, packed.address, packed.row_bytes, head_bytes, extent.live(False))
+        launch(grid, WARPS * WARP, *inputs, target, y.stride, out_stride)
+
+    return issue
+
+
+class _Inputs:
+    """What the matrices of one operation read: the buffer itself, or rows that are packed before the first of them."""
+
+    def __init__(self, op: OpReader, x: Rows) -> None:
+        self._op = op
+        self._x = x
+        self._ordered: dict[tuple[int, bool], PackedRows] = {}
+        self.packings: list[Packing] = []
+
+    def of(self, matrix: Matrix) -> PackedRows:
+        x, activations = self._x, self._op.context.activations
+        is_integer = not CODECS[matrix.codec].is_float
+        kernel = "pack_q16" if is_integer else "gather_f32"
+        if matrix.order == PLAIN_ORDER:
+            if not is_integer:
+                return PackedRows(x.address, 4 * x.stride)
+            packed, is_stale = activations.packed(x)
+            if is_stale:
+                self.packings.append(Packing(kernel, x.address, x.stride, PLAIN_ORDER, x.width, packed))
+            return packed
+        key = matrix.order, is_integer
+        if key not in self._ordered:
+            self._ordered[key] = packed = activations.ordered(x, is_integer, len(self._ordered))
+            self.packings.append(Packing(kernel, x.address, x.stride, matrix.order, x.width, packed))
+        return self._ordered[key]
+
+
+def _product(op: OpReader, i: int, x: Rows, inputs: _Inputs, scale: float) -> Issue:
+    matrix, y = op.context.weights.matrix(op.op.weights[2 * i]), op.write(i)
+    op.require(matrix.cols == x.width and matrix.rows == y.width, "the matrix does not fit its buffers")
+    op.require(x.per_row == y.per_row, "it reads and writes rows of different kinds")
+    bias = op.context.weights.vector(op.op.weights[2 * i + 1], matrix.rows)
+    packed = inputs.of(matrix)
+    few = op.context.launcher(f"linear_{matrix.codec}")
+    many = op.context.launcher(f"linear_many_{matrix.codec}")
+    tiles = -(-matrix.rows // TILE_ROWS)
+
+    def issue(extent: Extent) -> None:
+        rows = extent.grid_rows(x.per_row)
+        grid: Grid = (-(-tiles // WARPS), rows if rows < MANY_ROWS else -(-rows // MANY_ROWS), 1)
+        launch = few if rows < MANY_ROWS else many
+        inputs = (matrix.address, matrix.rows, matrix.cols, packed.address, packed.row_bytes, extent.live(x.per_row))
+        launch(grid, WARPS * WARP, *inputs, bias, scale, y.address, y.stride)
+
+    return issue
+
+
+def _pack_heads(op: OpReader, x: Rows, source: int, heads: int, in_stride: int, cols: int) -> tuple[Issue, PackedRows]:
+    """Packs `cols` values of every head from `source` on, as one row a token; where they lie apart, gathers first."""
+    activations, width = op.context.activations, heads * cols
+    rows = activations.of_heads(width, is_integer=True)
+    if in_stride == cols:
+        pack = Packing("pack_q16", source, x.stride, PLAIN_ORDER, width, rows).issue(op)
+        return lambda extent: pack(extent, False), rows
+    plain = activations.of_heads(width, is_integer=False)
+    stride = plain.row_bytes // 4
+    gather = op.context.launcher("head_copy")
+    pack = Packing("pack_q16", plain.address, stride, PLAIN_ORDER, width, rows).issue(op)
+
+    def issue(extent: Extent) -> None:
+        grid = columns_grid(width, extent.grid_rows(False))
+        shape = (x.stride, in_stride, heads, cols, extent.live(False))
+        gather(grid, THREADS, source, *shape, plain.address, stride, cols)
+        pack(extent, False)
+
+    return issue, rows

@@ -1,0 +1,159 @@
+"""Operations that treat rows by themselves: native/cuda/{embed,norm,rope,rows,route}.cu."""
+
+from __future__ import annotations
+
+from engine.program.device.launching import THREADS, Issue, OpReader, columns_grid
+from engine.program.device.step_data import Extent
+
+UNPACK_RUN = 32  # columns that a thread of `embed` takes
+EMBED_THREADS = 64
+WARP = 32
+GLU_KINDS = {"silu": 0, "clamped_silu": 1}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2}
+MOST_EXPERTS, MOST_GROUPS, MOST_CHOSEN = 4096, 256, 64  # of native/cuda/route.cu
+
+
+def make_embed(op: OpReader) -> Issue:
+    x = op.write(0)
+    table = op.context.weights.matrix(op.op.weights[0])
+    scale = op.real("scale")
+    op.require(table.order == 0, "an embedding cannot have an order of its columns")
+    launch = op.context.launcher(f"embed_{table.codec}")
+    blocks = -(-table.cols // (UNPACK_RUN * EMBED_THREADS))
+
+    def issue(extent: Extent) -> None:
+        grid = (blocks, extent.grid_rows(False), 1)
+        args = (table.address, table.cols, extent.token_ids, extent.live(False), scale, x.address, x.stride)
+        launch(grid, EMBED_THREADS, *args)
+
+    return issue
+
+
+def make_rms_norm(op: OpReader) -> Issue:
+    x, y = op.read(0), op.write(0)
+    group, eps = op.integer("group"), op.real("eps")
+    op.require(group > 0 and x.width % group == 0 and y.width == x.width, "the group does not divide the width")
+    w = op.context.weights.vector(op.op.weights[0], group)
+    launch = op.context.launcher("rms_norm")
+    groups, threads = x.width // group, WARP if group <= 4 * WARP else THREADS
+
+    def issue(extent: Extent) -> None:
+        live = extent.live(x.per_row)
+        grid = (groups, extent.grid_rows(x.per_row), 1)
+        launch(grid, threads, x.address, x.stride, w, eps, group, live, y.address, y.stride)
+
+    return issue
+
+
+def make_rope(op: OpReader) -> Issue:
+    x = op.write(0)
+    op.require(op.op.reads == op.op.writes, "it rotates in place")
+    heads, stride, offset = op.integer("heads"), op.integer("stride"), op.integer("offset")
+    half, pairs, table = op.integer("dim") // 2, op.integer("pairs"), op.integer("table")
+    op.require(offset + 2 * half <= stride and heads * stride <= x.width, "the heads reach beyond the buffer")
+    launch = op.context.launcher("rope")
+    address = x.address + 4 * offset
+
+    def issue(extent: Extent) -> None:
+        cosine, sine = extent.angles(table)
+        grid = columns_grid(heads * half, extent.grid_rows(False))
+        launch(grid, THREADS, address, x.stride, heads, stride, half, pairs, cosine, sine, extent.live(False))
+
+    return issue
+
+
+def make_head_copy(op: OpReader) -> Issue:
+    x, y = op.read(0), op.write(0)
+    heads, width = op.integer("heads"), op.integer("width")
+    in_stride, in_offset = op.integer("in_stride"), op.integer("in_offset")
+    out_stride, out_offset = op.integer("out_stride"), op.integer("out_offset")
+    op.require(in_offset + width <= in_stride and heads * in_stride <= x.width, "the heads reach beyond the input")
+    op.require(out_offset + width <= out_stride and heads * out_stride <= y.width, "the heads reach beyond the output")
+    launch = op.context.launcher("head_copy")
+    source, target = x.address + 4 * in_offset, y.address + 4 * out_offset
+
+    def issue(extent: Extent) -> None:
+        live = extent.live(x.per_row)
+        grid = columns_grid(heads * width, extent.grid_rows(x.per_row))
+        launch(grid, THREADS, source, x.stride, in_stride, heads, width, live, target, y.stride, out_stride)
+
+    return issue
+
+
+def make_glu(op: OpReader) -> Issue:
+    gate, up, h = op.read(0), op.read(1), op.write(0)
+    op.require(gate.width == up.width == h.width, "gate, up and output differ in width")
+    kind, alpha, limit = op.choice("activation", GLU_KINDS), op.real("alpha"), op.real("limit")
+    launch = op.context.launcher("glu_rows")
+
+    def issue(extent: Extent) -> None:
+        live = extent.live(h.per_row)
+        grid = columns_grid(h.width, extent.grid_rows(h.per_row))
+        inputs = (gate.address, gate.stride, up.address, up.stride, h.width)
+        launch(grid, THREADS, *inputs, kind, alpha, limit, live, h.address, h.stride)
+
+    return issue
+
+
+def make_sigmoid_gate(op: OpReader) -> Issue:
+    x, gate, y = op.read(0), op.read(1), op.write(0)
+    op.require(x.width == y.width, "input and output differ in width")
+    launch = op.context.launcher("sigmoid_gate")
+
+    def issue(extent: Extent) -> None:
+        live = extent.live(y.per_row)
+        grid = columns_grid(y.width, extent.grid_rows(y.per_row))
+        launch(grid, THREADS, x.address, x.stride, gate.address, gate.stride, y.width, live, y.address, y.stride)
+
+    return issue
+
+
+def make_add(op: OpReader) -> Issue:
+    a, b, y = op.read(0), op.read(1), op.write(0)
+    op.require(a.width == b.width == y.width, "inputs and output differ in width")
+    scale = op.real("scale")
+    launch = op.context.launcher("add_rows")
+
+    def issue(extent: Extent) -> None:
+        live = extent.live(y.per_row)
+        grid = columns_grid(y.width, extent.grid_rows(y.per_row))
+        launch(grid, THREADS, a.address, a.stride, b.address, b.stride, scale, y.width, live, y.address, y.stride)
+
+    return issue
+
+
+def make_select(op: OpReader) -> Issue:
+    x, y = op.read(0), op.write(0)
+    op.require(not x.per_row and y.per_row and x.width == y.width, "it selects rows of a buffer of tokens")
+    launch = op.context.launcher("select_rows")
+
+    def issue(extent: Extent) -> None:
+        grid = columns_grid(y.width, extent.grid_rows(True))
+        launch(grid, THREADS, x.address, x.stride, extent.selected, y.width, extent.live(True), y.address, y.stride)
+
+    return issue
+
+
+def make_route(op: OpReader) -> Issue:
+    logits, ids, weights = op.read(0), op.write(0), op.write(1)
+    experts, top_k, groups = logits.width, op.integer("top_k"), op.integer("groups")
+    top_groups, group_top = op.integer("top_groups"), op.integer("group_top")
+    scoring, normalize, scale = op.choice("scoring", SCORINGS), op.integer("normalize"), op.real("scale")
+    op.require(experts <= MOST_EXPERTS, f"more than {MOST_EXPERTS} experts")
+    op.require(1 <= groups <= MOST_GROUPS and experts % groups == 0, "the groups do not divide the experts")
+    op.require(1 <= top_groups <= groups and (groups == 1 or group_top >= 1), "no groups are kept or judged")
+    op.require(1 <= top_k <= min(MOST_CHOSEN, experts // groups * top_groups), "it chooses too many experts, or none")
+    bias = op.context.weights.vector(op.op.weights[0], experts)
+    launch = op.context.launcher("route")
+    layer = op.context.routers.index(op.index)
+
+    def issue(extent: Extent) -> None:
+        shape = (experts, top_k, scoring, groups, top_groups, group_top, normalize, scale)
+        forced = extent.forced_ids(layer, top_k)
+        inputs = (logits.address, logits.stride, bias, *shape, forced, extent.live(False))
+        launch((extent.grid_rows(False), 1, 1), WARP, *inputs, ids.address, weights.address)
+        if extent.record(layer):
+            size = 4 * extent.grid_rows(False) * top_k
+            op.context.driver.copy(op.context.stream, extent.record(layer), ids.address, size)
+
+    return issue
