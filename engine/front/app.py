@@ -19,13 +19,14 @@ from engine.front.control import Control
 from engine.front.fields import shortened
 from engine.front.guard import Guard
 from engine.front.http import openai_error, our_mistake, status_of
+from engine.front.metrics import metrics_route
 from engine.front.openai import OpenAI
 from engine.front.supervisor import Supervisor
 
 
 def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
-    """What the TCP port serves: the OpenAI interface behind the guard."""
-    return Guard(_app([_health(), *OpenAI(supervisor).routes()]), config)
+    """What the TCP port serves: the OpenAI interface and the counters, behind the guard."""
+    return Guard(_app([_health(), metrics_route(supervisor), *OpenAI(supervisor).routes()]), config)
 
 
 def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_down: Callable[[], None]) -> ASGIApp:
@@ -34,7 +35,8 @@ def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_do
     `address` is what the TCP port is bound to; /health tells it here, because a port of 0 becomes a real one.
     """
     host, port = address or (None, None)
-    return _app([_health(host=host, port=port), *OpenAI(supervisor).routes(), *Control(supervisor, shut_down).routes()])
+    control = Control(supervisor, shut_down).routes()
+    return _app([_health(host=host, port=port), metrics_route(supervisor), *OpenAI(supervisor).routes(), *control])
 
 
 def _health(**more: str | int | None) -> Route:

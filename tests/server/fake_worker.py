@@ -9,9 +9,11 @@ from pathlib import Path
 
 import engine.worker.engine
 from engine.base.errors import CorruptFileError, NoRoomError
+from engine.base.units import parse_experts
 from engine.worker.engine import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
+from tests.unit.fake_device import FakeDevice, fake_device_model
 from tests.unit.fake_executor import FakeExecutor, fake_model
 
 PACE = 0.002  # seconds a token, so that there is time to interrupt an answer
@@ -30,6 +32,8 @@ def load(config: WorkerConfig) -> LoadedModel:
         engine.worker.engine.PROTOCOL_VERSION += 1
     if name == "dying":
         sys.exit(7)
+    if config.device == "sim":
+        return load_on_fake_device(config)
     kv_tokens = config.context or 4096
     if config.kv is not None:
         kv_tokens = config.kv.tokens or config.kv.bytes // 100
@@ -38,6 +42,15 @@ def load(config: WorkerConfig) -> LoadedModel:
     model = fake_model(kv_tokens, config.context, pace=PACE)
     executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(model.budget.context.pages, pace=PACE)
     return replace(model, executor=executor, threads=config.threads or 2)
+
+
+def load_on_fake_device(config: WorkerConfig) -> LoadedModel:
+    experts = None if config.experts is None else parse_experts(config.experts)
+    model = fake_device_model(config.kv, experts, pace=PACE)
+    if Path(config.model).name == "stuck":
+        assert isinstance(model.executor, FakeDevice)
+        model.executor.broken = 1
+    return replace(model, threads=config.threads or 2)
 
 
 class SluggishExecutor(FakeExecutor):

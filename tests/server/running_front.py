@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 IM_END = 257
 # "fake" and "other" work; fake_worker.py says what is wrong with the rest.
-FAKE_MODELS = ("fake", "other", "broken", "crowded", "dying", "slow", "stranger", "clinging", "sluggish")
+FAKE_MODELS = ("fake", "other", "broken", "crowded", "dying", "slow", "stranger", "clinging", "sluggish", "stuck")
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
