@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 TABLE, CARRY, FILL, CPU = RULES = ("table", "carry", "fill", "cpu")
 MOST_TABLED = 64  # misses; a longer table would change q / m by less than a hundredth
 FIXED_ONE = 1 << 16  # the device keeps fractions as 16.16 fixed point
+_MOST_SLOWED = 0.85  # share of its rate that the CPU is taken to lose beside the link, where that is not measured
 _NOISE = 1e-9  # of m * f: where the product is whole but for rounding, its neighbours do not compete
 
 
@@ -35,6 +36,10 @@ class Branch:
     def seconds(self, records: int) -> float:
         """Time for so many records."""
         return self.latency + self.per_record * records if records else 0.0
+
+    def scaled(self, factor: float) -> Branch:
+        """The branch that takes so many times as long."""
+        return Branch(self.latency * factor, self.per_record * factor)
 
     @staticmethod
     def of_rate(record_bytes: int, gb_per_second: float, latency: float = 0.0) -> Branch:
@@ -71,34 +76,84 @@ def fraction_together(link: float, cpu: float) -> float:
     return link / (link + cpu)
 
 
-def step_seconds(misses: int, fills: int, fill: Branch, cpu: Branch) -> float:
-    """Fitted time until both branches have ended."""
-    return max(fill.seconds(fills), cpu.seconds(misses - fills))
+@dataclass(frozen=True)
+class Timing:
+    """Fitted times of both branches of a step: each alone, and how far they slow each other.
+
+    A second during which the other branch runs too costs the link `fill_slowed` seconds of its own, and the CPU
+    `cpu_slowed`: 1 - p / B_P and 1 - c / B_H, of what each gets together and alone. Both are 0 where the branches were
+    fitted while both ran. Under Eq. 2 the CPU loses B_P / B_H of the time: a step then is as long for any q up to q*.
+    """
+
+    fill: Branch
+    cpu: Branch
+    fill_slowed: float = 0.0
+    cpu_slowed: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.fill_slowed < 1 and 0 <= self.cpu_slowed < 1):
+            raise ValueError(f"branches slowed by {self.fill_slowed} and {self.cpu_slowed}")
+
+    @property
+    def fraction(self) -> float:
+        """f = p / (p + c), of the rates while both run."""
+        link = (1 - self.fill_slowed) / self.fill.per_record
+        return fraction_together(link, (1 - self.cpu_slowed) / self.cpu.per_record)
+
+    def times(self, misses: int, fills: int) -> tuple[float, float]:
+        """Seconds until the fills and until the CPU have ended. The one that ends first was slowed all the time."""
+        fill, cpu = self.fill.seconds(fills), self.cpu.seconds(misses - fills)
+        if not fill or not cpu:
+            return fill, cpu
+        first = fill / (1 - self.fill_slowed)
+        if first <= cpu + self.cpu_slowed * first:
+            return first, cpu + self.cpu_slowed * first
+        first = cpu / (1 - self.cpu_slowed)
+        return fill + self.fill_slowed * first, first
+
+    def seconds(self, misses: int, fills: int) -> float:
+        """Time until both have ended."""
+        return max(self.times(misses, fills))
+
+    def nearest(self, misses: int, share: float) -> int:
+        """The first rule: of the two integers around m f the one with the smaller fitted time, the larger on a tie.
+
+        At least 1, since a fill buys hits to come, and at most m.
+        """
+        return self._faster(misses, misses * share)
+
+    def balanced(self, misses: int) -> int:
+        """The first rule around the point where both branches end together, launches included.
+
+        Without launches that point is m f; with them it is farther off the fewer the misses are.
+        """
+        fill_launch, fill_record = (x / (1 - self.fill_slowed) for x in (self.fill.latency, self.fill.per_record))
+        cpu_launch, cpu_record = (x / (1 - self.cpu_slowed) for x in (self.cpu.latency, self.cpu.per_record))
+        together = (cpu_launch - fill_launch + cpu_record * misses) / (fill_record + cpu_record)
+        return self._faster(misses, min(max(together, 0.0), float(misses)))
+
+    def _faster(self, misses: int, around: float) -> int:
+        if misses == 0:
+            return 0
+        low = min(max(math.floor(around + _NOISE), 1), misses)
+        high = min(max(math.ceil(around - _NOISE), 1), misses)
+        return high if self.seconds(misses, high) <= self.seconds(misses, low) * (1 + _NOISE) else low
+
+    def scaled(self, fill: float, cpu: float) -> Timing:
+        """The same branches, so many times as slow.
+
+        A CPU that is slower because its memory gives less is slowed more by the link, which goes on taking what it
+        took: of a total (1 - cpu_slowed) B_H + p that shrinks with B_H, the CPU has what the link leaves.
+        """
+        link_of_host = (1 - self.fill_slowed) * self.cpu.per_record / self.fill.per_record  # p / B_H
+        slowed = self.cpu_slowed + link_of_host * max(cpu - 1, 0.0)
+        most = max(self.cpu_slowed, _MOST_SLOWED)
+        return Timing(self.fill.scaled(fill), self.cpu.scaled(cpu), self.fill_slowed, min(slowed, most))
 
 
 def nearest(misses: int, share: float, fill: Branch, cpu: Branch) -> int:
-    """The first rule: of the two integers around m f the one with the smaller fitted time, the larger on a tie.
-
-    At least 1, since a fill buys hits to come, and at most m.
-    """
-    return _faster(misses, misses * share, fill, cpu)
-
-
-def balanced(misses: int, fill: Branch, cpu: Branch) -> int:
-    """As `nearest`, around the point where the fitted branches end together, launches included.
-
-    a_p + b_p q = a_c + b_c (m - q); without latencies that is m f, with f = b_c / (b_p + b_c) = p / (p + c).
-    """
-    crossing = (cpu.latency - fill.latency + cpu.per_record * misses) / (fill.per_record + cpu.per_record)
-    return _faster(misses, min(max(crossing, 0.0), float(misses)), fill, cpu)
-
-
-def _faster(misses: int, around: float, fill: Branch, cpu: Branch) -> int:
-    if misses == 0:
-        return 0
-    low = min(max(math.floor(around + _NOISE), 1), misses)
-    high = min(max(math.ceil(around - _NOISE), 1), misses)
-    return high if step_seconds(misses, high, fill, cpu) <= step_seconds(misses, low, fill, cpu) else low
+    """The first rule with branches that were fitted while both ran."""
+    return Timing(fill, cpu).nearest(misses, share)
 
 
 def carried(misses: int, share: int, carry: int) -> tuple[int, int]:
@@ -157,8 +212,13 @@ class Split:
 
     @staticmethod
     def nearest(share: float, fill: Branch, cpu: Branch, most: int = MOST_TABLED, why: str = "") -> Split:
-        """The first rule, tabled for up to `most` misses."""
-        return Split(TABLE, share, tuple(nearest(m, share, fill, cpu) for m in range(most + 1)), why)
+        """The first rule with branches that were fitted while both ran, tabled for up to `most` misses."""
+        return Split.timed(share, Timing(fill, cpu), most, why)
+
+    @staticmethod
+    def timed(share: float, timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:
+        """The first rule with branches fitted alone and together, tabled for up to `most` misses."""
+        return Split(TABLE, share, tuple(timing.nearest(m, share) for m in range(most + 1)), why)
 
     @staticmethod
     def of_fraction(share: float, why: str = "") -> Split:
@@ -168,10 +228,9 @@ class Split:
         return Split.nearest(share, Branch(0.0, 1 - share), Branch(0.0, share), why=why)
 
     @staticmethod
-    def balanced(fill: Branch, cpu: Branch, most: int = MOST_TABLED, why: str = "") -> Split:
-        """The division at which fitted branches end together, tabled for up to `most` misses."""
-        share = cpu.per_record / (fill.per_record + cpu.per_record)
-        return Split(TABLE, share, tuple(balanced(m, fill, cpu) for m in range(most + 1)), why)
+    def balanced(timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:
+        """The division at which the fitted branches end together, tabled for up to `most` misses."""
+        return Split(TABLE, timing.fraction, tuple(timing.balanced(m) for m in range(most + 1)), why)
 
     @staticmethod
     def carry(share: float, why: str = "") -> Split:

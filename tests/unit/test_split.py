@@ -13,11 +13,10 @@ from engine.experts.split import (
     FIXED_ONE,
     Branch,
     Split,
-    balanced,
+    Timing,
     fraction,
     fraction_together,
     nearest,
-    step_seconds,
 )
 
 # B_P and B_H in GB/s, and q* / m, of the paper's table
@@ -74,8 +73,9 @@ def test_without_latency_the_first_rule_is_the_best_of_all(misses: int, link: fl
     """Eq. 2 is convex in q, so the better neighbour of its minimum beats every other q that fills at least one."""
     fill, cpu = _branches(link, rest)
     chosen = nearest(misses, fraction(link, link + rest), fill, cpu)
-    best = min(step_seconds(misses, q, fill, cpu) for q in range(1, misses + 1))
-    assert step_seconds(misses, chosen, fill, cpu) <= best * (1 + 1e-6)
+    timing = Timing(fill, cpu)
+    best = min(timing.seconds(misses, q) for q in range(1, misses + 1))
+    assert timing.seconds(misses, chosen) <= best * (1 + 1e-6)
 
 
 @given(
@@ -94,7 +94,8 @@ def test_the_first_rule_chooses_a_neighbour_of_m_f(
     near = {floor(exact), ceil(exact)} | ({round(exact)} if abs(exact - round(exact)) < 1e-6 else set())
     allowed = {min(max(q, 1), misses) for q in near}
     assert chosen in allowed
-    assert all(step_seconds(misses, chosen, fill, cpu) <= step_seconds(misses, q, fill, cpu) + 1e-15 for q in allowed)
+    timing = Timing(fill, cpu)
+    assert all(timing.seconds(misses, chosen) <= timing.seconds(misses, q) * (1 + 1e-6) for q in allowed)
 
 
 def test_a_tie_goes_to_more_fills() -> None:
@@ -112,15 +113,85 @@ def test_products_that_are_whole_but_for_rounding_have_no_neighbours() -> None:
     assert nearest(100, 0.07, Branch(0.0, 1.0), Branch(0.0, 100.0)) == 7
 
 
-@given(misses=st.integers(1, 200), link=bandwidths, rest=bandwidths, late_fill=latencies, late_cpu=latencies)
-def test_balanced_is_the_best_of_all_with_latencies_too(
-    misses: int, link: float, rest: float, late_fill: float, late_cpu: float
+slowings = st.floats(0.0, 0.9)
+
+
+@given(
+    misses=st.integers(1, 200),
+    link=bandwidths,
+    rest=bandwidths,
+    late_fill=latencies,
+    late_cpu=latencies,
+    fill_slowed=slowings,
+    cpu_slowed=slowings,
+)
+def test_balanced_is_the_best_of_all_that_slow_the_sum_no_more_than_they_help(
+    misses: int,
+    link: float,
+    rest: float,
+    late_fill: float,
+    late_cpu: float,
+    fill_slowed: float,
+    cpu_slowed: float,
 ) -> None:
-    """Among the q for which both branches have something to do; a branch that saves its launch is another matter."""
+    """With launches too; and where both together get no less than either alone, so that dividing is worth it."""
     fill, cpu = _branches(link, rest, late_fill, late_cpu)
-    chosen = step_seconds(misses, balanced(misses, fill, cpu), fill, cpu)
-    best = min((step_seconds(misses, q, fill, cpu) for q in range(1, misses)), default=chosen)
-    assert chosen <= best * (1 + 1e-6)
+    timing = Timing(fill, cpu, fill_slowed, cpu_slowed)
+    if link * (1 - fill_slowed) + rest * (1 - cpu_slowed) < max(link, rest):
+        return
+    chosen = timing.seconds(misses, timing.balanced(misses))
+    best = min((timing.seconds(misses, q) for q in range(1, misses)), default=chosen)
+    assert chosen <= best + fill.latency + cpu.latency + 1e-12
+    if fill_slowed == cpu_slowed == 0:
+        assert chosen <= best * (1 + 1e-6)
+
+
+@given(misses=st.integers(1, 100), link=bandwidths, rest=bandwidths)
+def test_under_eq_2_any_q_up_to_q_star_takes_as_long(misses: int, link: float, rest: float) -> None:
+    """q* is the largest number of fills that cost no time."""
+    host = link + rest
+    timing = Timing(*_branches(link, host), 0.0, link / host)
+    assert timing.fraction == pytest.approx(link / host)
+    star = misses * link / host
+    flat = misses * RECORD / host / 1e9
+    for q in range(misses + 1):
+        if q <= star:
+            assert timing.seconds(misses, q) == pytest.approx(flat)
+        else:
+            assert timing.seconds(misses, q) > flat * (1 - 1e-9)
+
+
+@given(misses=st.integers(2, 64), fills=st.integers(1, 63), fill_slowed=slowings, cpu_slowed=slowings)
+def test_branches_slow_each_other_only_while_both_run(
+    misses: int, fills: int, fill_slowed: float, cpu_slowed: float
+) -> None:
+    """Against a simulation: rates fall to what is left beside the other until the first has ended."""
+    fills = min(fills, misses - 1)
+    fill, cpu = _branches(25.0, 40.0)
+    timing = Timing(fill, cpu, fill_slowed, cpu_slowed)
+    work = [fill.seconds(fills), cpu.seconds(misses - fills)]
+    speed = [1 - fill_slowed, 1 - cpu_slowed]
+    both = min(work[i] / speed[i] for i in (0, 1))
+    ends = [both + work[i] - both * speed[i] for i in (0, 1)]
+    assert timing.times(misses, fills) == pytest.approx(tuple(ends))
+
+
+def test_a_branch_alone_is_not_slowed() -> None:
+    fill, cpu = _branches(25.0, 40.0, 1e-5, 2e-5)
+    timing = Timing(fill, cpu, 0.5, 0.5)
+    assert timing.times(4, 4) == (fill.seconds(4), 0.0)
+    assert timing.times(4, 0) == (0.0, cpu.seconds(4))
+    assert timing.times(0, 0) == (0.0, 0.0)
+
+
+def test_a_slower_host_is_slowed_more_by_the_same_link() -> None:
+    """A host of 40 GB/s, of which a link of 10 leaves 30, turns out to have 20: the link leaves 10."""
+    probed = Timing(*_branches(10.0, 40.0), 0.0, 0.25)
+    found = probed.scaled(1.0, 2.0)
+    assert found.cpu_slowed == pytest.approx(0.5)
+    assert found.fraction == pytest.approx(0.5)
+    assert probed.scaled(1.0, 1.0) == probed
+    assert probed.scaled(1.0, 1000.0).cpu_slowed < 1
 
 
 @given(st.lists(st.integers(0, 256), max_size=200), shares)
@@ -170,6 +241,8 @@ def test_overrides_take_all() -> None:
         lambda: Branch(-1.0, 1.0),
         lambda: Branch(0.0, 0.0),
         lambda: Branch(0.0, float("inf")),
+        lambda: Timing(Branch(0.0, 1.0), Branch(0.0, 1.0), 1.0, 0.0),
+        lambda: Timing(Branch(0.0, 1.0), Branch(0.0, 1.0), 0.0, -0.1),
         lambda: Branch.fit([], []),
         lambda: Branch.fit([0, 1], [0.0, 1.0]),
     ],
