@@ -211,7 +211,7 @@ class ExpertWorker:
 # --- large reads (native/bindings/io.cpp)
 
 def host_memory(size: int) -> NDArray[np.uint8]:
-    """Zeroed memory [size] outside Python's heap, page-aligned, in huge pages where the system has them.
+    """Zeroed memory [size] outside Python's heap, aligned to 2 MiB, in huge pages where the system has them.
 
     Costs nothing until it is written; freed with the last view. Raises MemoryError.
     """

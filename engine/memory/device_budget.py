@@ -143,17 +143,6 @@ def plan_device_resize(
     return _divide(needs, total, context, slots, asked)
 
 
-def plan_device_shift(current: DevicePlan, needs: DeviceNeeds, *, experts: int, kv: int) -> DevicePlan:
-    """The plan after the watcher moved memory: at most `experts` and `kv` bytes, in whole slots and pages.
-
-    What was asked for stays asked for, so that it can come back, and a conversation may be as long as before. Raises
-    NoRoomError where `current.total` has no room for both.
-    """
-    tokens = max(PAGE_TOKENS, tokens_within(kv, needs.kv_bytes_per_token))
-    context = ContextPlan(min(current.context.context, tokens), tokens, needs.kv_bytes_per_token)
-    return _divide(needs, current.total, context, needs.table.within(experts), current.asked)
-
-
 def _room(needs: DeviceNeeds, total: int) -> int:
     """Bytes that KV and experts share."""
     least = needs.fixed + PAGE_TOKENS * needs.kv_bytes_per_token

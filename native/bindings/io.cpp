@@ -4,10 +4,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cerrno>
+#include <cstdint>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <vector>
 
@@ -26,10 +28,14 @@ using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using PartTuple = std::tuple<nb::object, uint64_t, size_t>;
 
-// Zeros until they are written, in huge pages where the system has them; freed with the last view.
+// Zeros until they are written, in huge pages where the system has them; freed with the last view. It begins with a huge
+// page, so that threads that fill one chunk after another do not meet in the same page.
 HostBytes host_memory(size_t size) {
-    auto memory = std::make_unique<Mapping>(size, true);
-    uint8_t* data = memory->data();
+    constexpr size_t kHugePage = size_t{2} << 20;
+    if (size > SIZE_MAX - kHugePage) throw std::bad_alloc();
+    auto memory = std::make_unique<Mapping>(size + kHugePage, true);
+    const auto start = reinterpret_cast<uintptr_t>(memory->data());
+    uint8_t* data = memory->data() + (kHugePage - start % kHugePage) % kHugePage;
     nb::capsule owner(memory.release(), [](void* p) noexcept { delete static_cast<Mapping*>(p); });
     return HostBytes(data, {size}, owner);
 }

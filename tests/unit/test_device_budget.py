@@ -18,7 +18,6 @@ from engine.memory.device_budget import (
     DevicePlan,
     plan_device,
     plan_device_resize,
-    plan_device_shift,
 )
 from engine.memory.pages import PAGE_TOKENS
 from engine.memory.slots import BankSize, SlotTable
@@ -203,17 +202,6 @@ def test_a_resize_does_not_cross_the_border_of_a_context() -> None:
     assert resized(start, kv=KvBudget(tokens=8192), context_border=4096, context_limit=4096).context.context == 4096
 
 
-def test_a_shift_keeps_what_was_asked_for() -> None:
-    start = plan_device(NEEDS, 4 * GIB, experts=ExpertRoom(slots=400))
-    less = plan_device_shift(start, NEEDS, experts=start.experts // 2, kv=start.kv)
-    assert less.asked == start.asked
-    assert 0.4 * sum(start.slots) < sum(less.slots) <= 200
-    assert plan_device_shift(less, NEEDS, experts=start.experts, kv=start.kv) == start
-    assert plan_device_shift(start, NEEDS, experts=MIB, kv=start.kv).slots == (0, 0)
-    with pytest.raises(NoRoomError):
-        plan_device_shift(start, NEEDS, experts=start.experts, kv=4 * GIB)
-
-
 # --- properties
 
 
@@ -371,9 +359,3 @@ def test_a_resize_stays_within_what_there_is_and_can_be_asked_for_twice(
         raise
     assert plan.used <= plan.total == start.used + max(0, start.remainder + change)
     assert resized(plan, case.needs, **asked) == plan
-
-
-@given(cases(), PARTS, PARTS)
-def test_a_shift_to_what_a_plan_has_changes_nothing(case: Case, kv: float, experts: float) -> None:
-    plan = planned(case, **wishes(case, ("bytes", kv), ("bytes", experts)))
-    assert plan_device_shift(plan, case.needs, experts=plan.experts, kv=plan.kv) == plan
