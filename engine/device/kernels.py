@@ -31,6 +31,16 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("fill", "fill.cu", "pulpppl"),
     KernelSource("stage", "stage.cu", "pipppiippp"),
     KernelSource("merge", "merge.cu", "ppipppiipi"),
+    # products
+    KernelSource("pack_q16", "pack.cu", "pippiipi"),
+    KernelSource("gather_f32", "pack.cu", "pippiipi"),
+    KernelSource("linear_{codec}", "linear.cu", "piipippfpi"),
+    KernelSource("linear_many_{codec}", "linear_many.cu", "piipippfpi"),
+    KernelSource("expert_{codec}", "expert.cu", "plliipiiipippi"),
+    KernelSource("expert_many_{codec}", "expert_many.cu", "plliipiiipippipp"),
+    KernelSource("expert_glu", "expert_glu.cu", "pllliiiffpipipipi"),
+    KernelSource("expert_bias", "expert_glu.cu", "pllipipipi"),
+    KernelSource("group_pairs", "group.cu", "pppiiipp"),
     # operations on rows
     KernelSource("embed_{codec}", "embed.cu", "pippfpi"),
     KernelSource("rms_norm", "norm.cu", "pipfippi"),

@@ -1,5 +1,5 @@
-// What the device does by single instructions that C++ has no word for; each with its emulated twin. The only inline PTX
-// there is lies here.
+// What the device does by single instructions that C++ has no word for; each with its emulated twin. The only inline
+// PTX there is lies here.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace freetoken {
 
 // --- memory
 
-// Sixteen bytes that are read once and that nobody writes during the kernel, in device memory or in mapped memory of the
-// host. 16-byte aligned.
+// Sixteen bytes that are read once and that nobody writes during the kernel, in device memory or in mapped memory of
+// the host. 16-byte aligned.
 static inline uint4 load_stream(const void* address) {
 #ifdef FREETOKEN_EMULATION
     return *static_cast<const uint4*>(address);
@@ -107,7 +107,19 @@ static inline uint64_t global_timer_ns() {
 #endif
 }
 
-// --- numbers
+// --- numbers and bytes
+
+// Byte i of the result is the byte (selector >> 4i & 7) of the eight bytes of `low` and `high`; where bit 3 of that
+// nibble is set, that byte's sign bit eight times. __byte_perm does not promise the latter.
+static inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+#ifdef FREETOKEN_EMULATION
+    return __byte_perm(low, high, selector);
+#else
+    uint32_t v;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(low), "r"(high), "r"(selector));
+    return v;
+#endif
+}
 
 // The value of a binary16.
 static inline float half_value(uint32_t bits) {
@@ -130,7 +142,7 @@ static inline float half_value(uint32_t bits) {
 
 #ifdef FREETOKEN_EMULATION
 // The registers of all lanes: `halves` runs of 16 along K; words 0 .. 2 halves - 1 are a, then b.
-static inline void mma_s8_emulated(int32_t (&d)[4], const sim::Words* lanes, int halves) {
+[[gnu::noinline]] static void mma_s8_emulated(int32_t (&d)[4], const sim::Words* lanes, int halves) {
     const unsigned g = threadIdx.x % 32 / 4;
     const unsigned t = threadIdx.x % 4;
     for (int half = 0; half < halves; ++half) {
@@ -166,10 +178,9 @@ static inline void mma_s8_k16(int32_t (&d)[4], const uint32_t (&a)[2], const uin
     const uint32_t words[3] = {a[0], a[1], b};
     mma_s8_emulated(d, sim::exchange(sim::Stop::matrix, 0xFFFFFFFFu, words, 3), 1);
 #else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(b));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
 #endif
 }
 

@@ -1,5 +1,6 @@
-// The kernels that the emulator knows, by name. SIM_KERNEL(name) after the .cu file registers one; SIM_KERNEL_FLAT(name)
-// one that promises to have no barrier, no warp collective and no shared memory, and runs as a plain loop.
+// The kernels that the emulator knows, by name. SIM_KERNEL(name) after the .cu file registers one;
+// SIM_KERNEL_FLAT(name) one that promises to have no barrier, no warp collective and no shared memory, and runs as a
+// plain loop.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct KernelEntry {
     std::string name;
     std::string parameters;  // a letter each: p pointer, i int32, u uint32, l uint64, f float
     bool flat = false;
-    void (*call)(const uint64_t* slots) = nullptr;                                          // one thread
+    void (*call)(const uint64_t* slots) = nullptr;  // one thread; not of a flat kernel
     void (*loop)(const uint64_t* slots, const Shuffle& order, unsigned threads) = nullptr;  // a flat block
 };
 
@@ -78,7 +79,7 @@ struct KernelCalls {
     template <size_t... I>
     [[gnu::flatten]] static void loop_with(const uint64_t* slots, const Shuffle& order, unsigned threads,
                                            std::index_sequence<I...>) {
-        const std::tuple<A...> arguments(argument<A>(slots[I])...);
+        [[maybe_unused]] const std::tuple<A...> arguments(argument<A>(slots[I])...);
         uint32_t thread = order.first();
         for (unsigned i = 0; i < threads; ++i, thread = order.after(thread)) {
             threadIdx.x = thread;
@@ -90,16 +91,21 @@ struct KernelCalls {
     }
 };
 
-template <auto Kernel, class... A>
-KernelEntry kernel_entry(const char* name, bool flat, void (*)(A...)) {
-    using Calls = KernelCalls<Kernel, A...>;
-    return {name, {parameter_letter<A>()...}, flat, &Calls::call, &Calls::loop};
+// Only the way in which it runs is compiled.
+template <auto Kernel, bool Flat, class... A>
+KernelEntry kernel_entry(const char* name, void (*)(A...)) {
+    KernelEntry entry = {name, {parameter_letter<A>()...}, Flat, nullptr, nullptr};
+    if constexpr (Flat)
+        entry.loop = &KernelCalls<Kernel, A...>::loop;
+    else
+        entry.call = &KernelCalls<Kernel, A...>::call;
+    return entry;
 }
 
 }  // namespace freetoken::sim
 
-#define FREETOKEN_SIM_REGISTER(kernel, flat)                              \
-    static const ::freetoken::sim::RegisterKernel registered_##kernel(    \
-        ::freetoken::sim::kernel_entry<&::freetoken::kernel>(#kernel, flat, &::freetoken::kernel))
+#define FREETOKEN_SIM_REGISTER(kernel, flat)                           \
+    static const ::freetoken::sim::RegisterKernel registered_##kernel( \
+        ::freetoken::sim::kernel_entry<&::freetoken::kernel, flat>(#kernel, &::freetoken::kernel))
 #define SIM_KERNEL(kernel) FREETOKEN_SIM_REGISTER(kernel, false)
 #define SIM_KERNEL_FLAT(kernel) FREETOKEN_SIM_REGISTER(kernel, true)

@@ -1,0 +1,5 @@
+#include "sim/emulation.h"
+
+#include "cuda/group.cu"
+
+SIM_KERNEL(group_pairs);
