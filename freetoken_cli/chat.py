@@ -85,7 +85,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Statistics:
-    """How an answer came about. Times in seconds, rates in tokens a second, bandwidths in GB/s; None: not measured."""
+    """How an answer came about. Times in seconds, rates in tokens a second, bandwidths in GB/s; None: not measured.
+
+    Of experts on a device: `misses_per_layer` m; how many misses were filled and how many computed, which are a
+    `cpu_share` of all routed experts; the bandwidths of `link` and `host`, by the `clock` of a virtual machine if it
+    has a name; the `fraction` of misses that are filled, and `why`.
+    """
 
     load: float | None = None
     prompt_tokens: int = 0
@@ -95,9 +100,15 @@ class Statistics:
     generated_rate: float | None = None
     first_token: float | None = None
     hit_rate: float | None = None
+    misses_per_layer: float | None = None
     misses_filled: int | None = None
     misses_computed: int | None = None
+    cpu_share: float | None = None
     link: float | None = None
+    host: float | None = None
+    clock: str | None = None
+    fraction: float | None = None
+    why: str | None = None
     memory: float | None = None
 
     @staticmethod
@@ -114,12 +125,26 @@ class Statistics:
             ("reused", f"{self.reused_tokens} tokens"),
             ("generated", _tokens(self.generated_tokens, self.generated_rate)),
             ("first token", _seconds(self.first_token)),
-            ("expert hits", "" if self.hit_rate is None else f"{self.hit_rate * 100:.1f}%"),
-            ("misses", _misses(self.misses_filled, self.misses_computed)),
-            ("link", _bandwidth(self.link)),
+            ("expert hits", self._hits()),
+            ("misses", self._misses()),
+            ("link", _bandwidth(self.link, self.clock)),
+            ("CPU experts", _bandwidth(self.host, self.clock)),
+            ("split", "" if self.fraction is None else f"f = {self.fraction:.2f}: {self.why}"),
             ("memory", _bandwidth(self.memory)),
         ]
         return [(label, value) for label, value in rows if value]
+
+    def _hits(self) -> str:
+        if self.hit_rate is None:
+            return ""
+        misses = "" if self.misses_per_layer is None else f", {self.misses_per_layer:.1f} misses a layer and step"
+        return f"{self.hit_rate * 100:.1f}%{misses}"
+
+    def _misses(self) -> str:
+        if self.misses_filled is None and self.misses_computed is None:
+            return ""
+        share = "" if self.cpu_share is None else f" ({self.cpu_share * 100:.0f}% of experts)"
+        return f"{self.misses_filled or 0} filled, {self.misses_computed or 0} computed on the CPU{share}"
 
 
 def _seconds(value: float | None) -> str:
@@ -130,14 +155,10 @@ def _tokens(count: int, rate: float | None) -> str:
     return f"{count} tokens" + ("" if rate is None else f", {rate:.1f} tokens/s")
 
 
-def _misses(filled: int | None, computed: int | None) -> str:
-    if filled is None and computed is None:
-        return ""
-    return f"{filled or 0} filled, {computed or 0} computed on the CPU"
-
-
-def _bandwidth(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} GB/s"
+def _bandwidth(value: float | None, clock: str | None = None) -> str:
+    """GB/s; those of a virtual machine are called so."""
+    where = f" (virtual, {clock})" if clock else ""
+    return "" if value is None else f"{value:.1f} GB/s{where}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +176,7 @@ class Chat(Protocol):
     """A loaded model that answers."""
 
     def describe(self) -> str:
-        """One line: model, device, context memory in force."""
+        """One line: model, device, slots and hit rate, context memory in force."""
 
     def answer(self, messages: Sequence[Message], sampling: Sampling, think: bool | None) -> Answer:
         """Stream an answer to `messages`; the last item is `Finished`. Closing the iterator stops the model.

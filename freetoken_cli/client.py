@@ -36,13 +36,21 @@ _WORKER_SETTINGS = ("device", "threads", "context", "kv", "experts", "keep_alive
 
 @dataclass(frozen=True)
 class ModelState:
-    """A loaded model as the front sees it. Sizes in bytes; `experts` and `hit_rate` None where nothing is cached."""
+    """A loaded model as the front sees it. Sizes in bytes.
+
+    `experts` is the share of all experts that have a slot, `hit_rate` that of routed ones found there lately; None
+    where nothing is cached, or nothing has been routed yet.
+    """
 
     name: str
     size: int
     device: str
+    device_text: str
+    device_total: int
     threads: int | None
     experts: float | None
+    expert_slots: int | None
+    expert_bytes: int | None
     hit_rate: float | None
     kv_tokens: int
     kv_bytes: int
@@ -61,6 +69,23 @@ class ModelState:
     @property
     def kv(self) -> str:
         return f"{format_tokens(self.kv_tokens)} ({format_size(self.kv_bytes)})"
+
+    @property
+    def slots(self) -> str:
+        """The room for experts, as `120 slots (37%, 1.20 GiB)`; "" where they run in place from memory."""
+        if self.expert_slots is None or self.experts is None or self.expert_bytes is None:
+            return ""
+        if not self.expert_slots:
+            return "no slots"
+        return f"{self.expert_slots} slots ({self.experts:.0%}, {format_size(self.expert_bytes)})"
+
+    @property
+    def cache(self) -> str:
+        """The room for experts and how good it has been lately."""
+        if not self.slots:
+            return ""
+        hits = "no hit rate yet" if self.hit_rate is None else f"hit rate {self.hit_rate:.0%}"
+        return f"experts {self.slots}" + (f", {hits}" if self.expert_slots else "")
 
     @property
     def place(self) -> str:
@@ -109,9 +134,9 @@ def time_left(until: float | None, now: float) -> str:
     return "forever" if until is None else format_duration(float(round(max(0.0, until - now))))
 
 
-def kv_fields(kv: KvBudget) -> dict[str, int]:
+def kv_fields(kv: KvBudget) -> dict[str, float]:
     """A budget as the front's requests have it."""
-    return {"kv_tokens": kv.tokens} if kv.tokens else {"kv_bytes": kv.bytes}
+    return {f"kv_{name}": value for name, value in vars(kv).items() if value}
 
 
 def load_request(model: str, config: Config) -> dict[str, Any]:
@@ -141,12 +166,18 @@ def worker_settings(config: Config) -> dict[str, tuple[Any, bool]]:
     return settings
 
 
+def in_force(state: ModelState) -> str:
+    """One line: the model, its device, the slots and the hit rate, context memory."""
+    parts = [f"{state.name} on {state.place}", state.cache, f"kv {state.kv}", f"context {state.context}"]
+    return ", ".join(part for part in parts if part)
+
+
 def resize_line(answer: Mapping[str, Any]) -> str:
     """`before → after` of a resize, and the time it took."""
     before, after = ModelState.from_json(answer["before"]), ModelState.from_json(answer["after"])
     line = f"{after.name}: kv {before.kv} → {after.kv}, context {before.context} → {after.context}"
-    if after.experts is not None and before.experts is not None:
-        line += f", experts {before.experts:.0%} → {after.experts:.0%}"
+    if after.slots and before.slots:
+        line += f", experts {before.slots} → {after.slots}"
     return f"{line}, in {format_duration(answer['seconds'])}"
 
 
@@ -212,8 +243,7 @@ class ModelChat:
         return self.load()[0]
 
     def describe(self) -> str:
-        state = self._attached()
-        return f"{state.name} on {state.place}, kv {state.kv}, context {state.context}"
+        return in_force(self._attached())
 
     def answer(self, messages: Sequence[Message], sampling: Sampling, think: bool | None) -> Answer:
         state = self._attached()
@@ -263,6 +293,8 @@ class ModelChat:
             ("model", state.name),
             ("size", format_size(state.size)),
             ("device", state.place),
+            *([("card", f"{state.device_text}, {format_size(state.device_total)}")] if state.device_text else []),
+            *([("experts", state.cache.removeprefix("experts "))] if state.cache else []),
             ("kv", state.kv),
             ("context", str(state.context)),
             ("until", time_left(state.until, time.time())),

@@ -85,6 +85,7 @@ def front_config(paths: Paths, keep_alive: float, **more: Any) -> dict[str, Any]
         "socket": str(paths.socket),
         "lock": str(paths.lock),
         "store": str(paths.store),
+        "profile": str(paths.profile),
         "keep_alive": None if keep_alive == float("inf") else keep_alive,
         **more,
     }

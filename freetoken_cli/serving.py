@@ -12,7 +12,7 @@ from dataclasses import replace
 from engine.base.config import Config
 from engine.base.errors import BusyError, FreetokenError
 from engine.base.paths import Paths, make_private_folder
-from freetoken_cli.client import Front, load_request
+from freetoken_cli.client import Front, in_force, load_request
 from freetoken_cli.front_process import POLL_SECONDS, Health, front_config, health, shut_down, stop_idle_front
 from freetoken_cli.output import Output
 
@@ -85,7 +85,7 @@ class Announcer(threading.Thread):
         state, answer = Front(self._paths.socket).load(load_request(model, config))
         for note in answer["notes"]:
             self._output.warn(note)
-        self._output.note(f"{state.name} on {state.place}, kv {state.kv}, context {state.context}")
+        self._output.note(in_force(state))
 
     def _announce(self, found: Health) -> None:
         url = base_url(self._config.host, found.port or self._config.port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from engine import _native
 from engine.base.hardware import read_memory
 from engine.base.units import GIB
 from engine.device.driver import Driver
@@ -72,8 +73,8 @@ def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
         planner=planner,
         device=driver.name,
         device_text=driver.description,
-        isa=executor.isa,
-        threads=executor.threads,
+        isa=config.isa or _native.isas()[-1],
+        threads=config.threads or _native.topology()["threads"],
         model_bytes=model_bytes(model),
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(placed.program, weights, KV_VALUE_BYTES).dense,

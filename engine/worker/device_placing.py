@@ -113,7 +113,7 @@ class Placing:
             executor.resize_experts(final.slots)
             return Placed(executor, program, final, measured)
         except BaseException:
-            executor.free()
+            executor.close()
             raise
 
     def _executor(self, program: Program, plan: DevicePlan) -> DeviceExecutor:

@@ -25,14 +25,27 @@ STATE: dict[str, Any] = {
     "name": "demo",
     "size": 93 * 2**20,
     "device": "cpu",
+    "device_text": "",
+    "device_total": 0,
     "threads": 2,
     "experts": None,
+    "expert_slots": None,
+    "expert_bytes": None,
     "hit_rate": None,
     "kv_tokens": 8192,
     "kv_bytes": 8192 * 1000,
     "context": 8192,
     "until": None,
     "busy": False,
+}
+ON_DEVICE: dict[str, Any] = {
+    "device": "sim",
+    "device_text": "simulated device",
+    "device_total": 2**30,
+    "experts": 0.37,
+    "expert_slots": 120,
+    "expert_bytes": 120 * 2**20,
+    "hit_rate": 0.84,
 }
 STATISTICS = {
     "prompt_tokens": 7,
@@ -115,7 +128,8 @@ class Handler(BaseHTTPRequestHandler):
             if name == "huge":
                 raise Refusal(507, "DoesNotFitError", "huge needs 3.00 GiB more than there is.", "Give --kv 4k.")
             fresh = name not in loaded
-            loaded.setdefault(name, dict(STATE, name=name))
+            device = body.get("device") or body["defaults"].get("device")
+            loaded.setdefault(name, dict(STATE, name=name, **(ON_DEVICE if device == "sim" else {})))
             return {**loaded[name], "load": 0.25 if fresh else None, "notes": []}
         if name not in loaded:
             raise Refusal(404, "NotFoundError", f"{name} is not loaded.", "freetoken ps lists what is.")
@@ -126,7 +140,10 @@ class Handler(BaseHTTPRequestHandler):
             before = dict(loaded[name])
             tokens = body.get("kv_tokens") or body.get("kv_bytes", 0) // 1000 or before["kv_tokens"]
             loaded[name] |= {"kv_tokens": tokens, "kv_bytes": tokens * 1000, "context": tokens}
-            notes = ["--experts is ignored on cpu."] if "experts" in body else []
+            on_cpu = before["device"] == "cpu"
+            if "experts" in body and not on_cpu:
+                loaded[name] |= {"experts": 0.185, "expert_slots": 60, "expert_bytes": 60 * 2**20}
+            notes = ["--experts is ignored on cpu."] if "experts" in body and on_cpu else []
             return {"before": before, "after": loaded[name], "seconds": 0.012, "notes": notes}
         raise Refusal(404, "NotFoundError", f"no {self.path}")
 

@@ -5,10 +5,10 @@ import json
 from tests.cli.harness import FakeFront, Home
 
 
-def _load(home: Home, name: str = "demo") -> None:
+def _load(home: Home, name: str = "demo", **asked: str) -> None:
     from freetoken_cli.unix_http import call
 
-    call(home.paths.socket, "POST", "/control/load", {"model": name, "defaults": {}})
+    call(home.paths.socket, "POST", "/control/load", {"model": name, "defaults": {}, **asked})
 
 
 def test_ps_without_a_front_is_empty_and_starts_none(home: Home) -> None:
@@ -72,6 +72,27 @@ def test_resize_in_bytes_and_with_experts(home: Home, front: FakeFront) -> None:
     assert json.loads(done.stdout)["after"]["kv_tokens"] == 1048
     assert done.stderr.count("--experts is ignored on cpu") == 1
     assert front.requests("/control/resize") == [{"model": "demo", "kv_bytes": 2**20, "experts": f"{2**31}B"}]
+
+
+def test_experts_of_a_device_in_ps_and_resize(home: Home, front: FakeFront) -> None:
+    _load(home, device="sim")
+    table = home.run("ps").stdout.splitlines()
+    assert table[1].split() == ["demo", "93.0", "MiB", "sim", "37", "84", "8192", "8192", "forever"]
+    (model,) = json.loads(home.run("ps", "--json").stdout)["models"]
+    assert (model["experts"], model["expert_slots"], model["hit_rate"]) == (0.37, 120, 0.84)
+    done = home.run("resize", "demo", "--experts", "60")
+    assert done.stdout == (
+        "demo: kv 8k (7.81 MiB) → 8k (7.81 MiB), context 8192 → 8192, "
+        "experts 120 slots (37%, 120 MiB) → 60 slots (18%, 60.0 MiB), in 12 ms\n"
+    )
+
+
+def test_resize_to_a_share(home: Home, front: FakeFront) -> None:
+    _load(home, device="sim")
+    assert home.run("resize", "demo", "--kv", "40%").returncode == 0
+    assert front.requests("/control/resize") == [{"model": "demo", "kv_share": 0.4}]
+    bad = home.run("resize", "demo", "--kv", "100%")
+    assert (bad.returncode, "--kv: '100%' is not a share" in bad.stderr) == (2, True)
 
 
 def test_a_default_in_the_environment_is_no_wish_to_resize(home: Home, front: FakeFront) -> None:

@@ -154,6 +154,29 @@ def test_statistics_tell_what_is_known() -> None:
     assert "first token" not in lines
 
 
+def test_statistics_of_a_device_name_the_virtual_clock_and_why_misses_are_divided_so() -> None:
+    known = {
+        "hit_rate": 0.845,
+        "misses_per_layer": 1.24,
+        "misses_filled": 30,
+        "misses_computed": 10,
+        "cpu_share": 0.04,
+        "link": 25.25,
+        "host": 33.0,
+        "clock": "rtx4090-server",
+        "fraction": 0.4,
+        "why": "both branches end together",
+    }
+    lines = dict(Statistics.from_json(known).lines())
+    assert lines["expert hits"] == "84.5%, 1.2 misses a layer and step"
+    assert lines["misses"] == "30 filled, 10 computed on the CPU (4% of experts)"
+    assert lines["link"] == "25.2 GB/s (virtual, rtx4090-server)"
+    assert lines["CPU experts"] == "33.0 GB/s (virtual, rtx4090-server)"
+    assert lines["split"] == "f = 0.40: both branches end together"
+    measured = dict(Statistics.from_json({**known, "clock": None}).lines())
+    assert measured["link"] == "25.2 GB/s"
+
+
 def test_a_conversation_survives_its_file(tmp_path: Path) -> None:
     talk = Conversation("Be kind.")
     talk.add("user", "hi\n\x00 👋")

@@ -26,7 +26,7 @@ def ask(front: RunningFront, max_tokens: int = 12) -> dict[str, object]:
 
 
 def metrics(front: RunningFront, **headers: str) -> dict[str, dict[tuple[str, ...], float]]:
-    """Values by sample name and the values of its labels, in the order of their names, read by Prometheus' own parser."""
+    """Values by sample name and labels (in the order of their names), as Prometheus' own parser reads them."""
     answer = httpx.get(f"{front.url}/metrics", headers=headers)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=")
