@@ -1,18 +1,43 @@
 """The routed experts of a layer on a device and the CPU at once: the launches of one MoE layer, in their order.
 
-`HybridExperts(driver, ops, banks, *, top_k, max_tokens, main, threads=None, isa="", patience=30.0, signals="memory")`
-    ops     the program's operations of kind "experts", one a MoE layer
-    banks   a `BankOnDevice(bank, shards, slots, cache)` a bank, in order: the records as the CPU reads them (a `Bank`
-            whose shards are the pinned host memory), the table of shard addresses for `fill`, the `SlotArena`, and the
-            `ExpertCache`
-    main    the stream that the rest of the step runs on; link and side streams are made here
-It owns the mailbox, the worker and all buffers between its launches, sized for `max_tokens`.
+    main   pack x, plan        stage, request              hits     (join side)   (wait for the CPU)   merge
+    link              (plan)                     fill
+    side                                                (fill)       fills
+    CPU                                          its pairs, from the mailbox
+
+The CPU begins first: it is asked before the first byte is filled. With host functions in place of memory operations a
+stream `cpu` calls one where the CPU computes, and main joins it instead of waiting for a word. A layer whose bank has
+no slots has neither fill nor products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
+from engine.base.errors import UnsupportedError
+from engine.device.driver import Driver, Event, Grid, Stream
+from engine.experts.arena import SlotArena
+from engine.experts.cache import ExpertCache
+from engine.experts.cpu_worker import CpuWorker
+from engine.experts.slot_products import (
+    FILLS,
+    GLU_KINDS,
+    HITS,
+    Activation,
+    PairRows,
+    ProductRoom,
+    RecordShape,
+    Rows,
+    SlotProducts,
+)
+from engine.files.ftw.opening import Bank
+
+Signals = Literal["memory", "host"]
+
+VALUE_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -28,14 +53,35 @@ class MoeBuffers:
     y_stride: int
 
 
+class ExpertsOp(Protocol):
+    """An operation `experts` of a program: `attrs` has its layer, activation, alpha and limit."""
+
+    @property
+    def attrs(self) -> Mapping[str, int | float | str | bool]: ...
+
+
+@dataclass(frozen=True)
+class BankOnDevice:
+    """A bank as the CPU reads it, and what the device has of it.
+
+    `shards` is the address of a table of u64 addresses, each of `records_per_shard` records that `fill` copies from.
+    """
+
+    bank: Bank
+    shards: int
+    records_per_shard: int
+    slots: SlotArena
+    cache: ExpertCache
+
+
 class LayerExperts(Protocol):
     """What an executor calls."""
 
     def launch(self, layer: int, bucket: int, buffers: MoeBuffers) -> None:
-        """Issues one MoE layer for up to `bucket` tokens: on the main stream, and beside it on link and side.
+        """Issues one MoE layer for up to `bucket` tokens: on the main stream, and beside it on others.
 
-        It joins the main stream again before it returns, so it may be captured. What is issued depends on which banks
-        have slots: after a resize from or to no slots (`shape` changes), capture again.
+        They have joined the main stream again when it returns, so it may be captured. What is issued depends on which
+        banks have slots: when `shape` changes, capture again.
         """
 
     @property
@@ -50,3 +96,174 @@ class LayerExperts(Protocol):
 
     def close(self) -> None:
         """Ends the worker and frees all memory; no launch may be under way."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A MoE layer: its bank, its place among the bank's layers, and what stands between its experts' matrices."""
+
+    bank: BankOnDevice
+    place: int
+    activation: Activation
+    products: SlotProducts | None  # None: the bank never has slots
+
+
+class HybridExperts:
+    """Fulfils `LayerExperts`. Owns the worker, the mailbox and all buffers between its launches."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        ops: Sequence[ExpertsOp],
+        banks: Sequence[BankOnDevice],
+        *,
+        top_k: int,
+        max_tokens: int,
+        main: Stream,
+        threads: int | None = None,
+        isa: str = "",
+        patience: float = 30.0,
+        signals: Signals = "memory",
+    ) -> None:
+        """`ops` are the program's operations of kind "experts"; the rest of a step runs on the stream `main`.
+
+        Raises UnsupportedError for experts that the CPU cannot run, NoRoomError, CannotPinError for the mailbox.
+        """
+        shapes = [RecordShape.of(bank.bank) for bank in banks]
+        self._hidden = shapes[0].hidden
+        if any(shape.hidden != self._hidden for shape in shapes):
+            raise UnsupportedError("A device runs experts of one width alone, and this model has several.")
+        activations = _activations(ops)
+        self._driver = driver
+        self._top_k = top_k
+        self._signals = signals
+        self._banks = tuple(banks)
+        self._main, self._link, self._side = main, driver.stream("link"), driver.stream("side")
+        self._cpu = driver.stream("cpu") if signals == "host" else main
+        self._stage, self._merge = driver.kernel("stage"), driver.kernel("merge")
+        cached = [bank for bank in banks if bank.slots.capacity > 0]
+        with ExitStack() as made:
+            self._room: ProductRoom | None = None
+            if cached:
+                self._room = ProductRoom(
+                    driver,
+                    [RecordShape.of(bank.bank) for bank in cached],
+                    experts=max(bank.bank.experts_per_layer for bank in cached),
+                    top_k=top_k,
+                    max_tokens=max_tokens,
+                )
+                made.callback(self._room.free)
+            self._layers = self._find_layers(activations)
+            self.worker = CpuWorker(
+                driver,
+                [bank.bank for bank in banks],
+                activations,
+                max_tokens=max_tokens,
+                top_k=top_k,
+                hidden=self._hidden,
+                threads=threads,
+                isa=isa,
+                patience=patience,
+            )
+            made.callback(self.worker.close)
+            strides = (self.worker.row_stride, self._room.outputs.stride if self._room is not None else None)
+            assert None in strides or len(set(strides)) == 1, f"merge reads rows of one stride, and not of {strides}"
+            self._made = made.pop_all()
+
+    def _find_layers(self, activations: Sequence[Activation]) -> Mapping[int, _Layer]:
+        layers = {}
+        for bank in self._banks:
+            products = None
+            if self._room is not None and bank.slots.capacity > 0:
+                products = SlotProducts(self._driver, bank.bank, bank.slots.address, bank.slots.stride, self._room)
+            for place, layer in enumerate(bank.bank.layers):
+                layers[layer] = _Layer(bank, place, activations[layer], products)
+        return layers
+
+    # --- a layer
+
+    def launch(self, layer: int, bucket: int, buffers: MoeBuffers) -> None:
+        at = self._layers[layer]
+        cache, link = at.bank.cache, self._link
+        pairs = PairRows(buffers.ids, cache.target, buffers.rows, bucket, self._top_k)
+        x = Rows(buffers.x, 4 * buffers.x_stride)
+        products = at.products if cache.slots > 0 else None
+        if products is not None:
+            x = products.pack_input(self._main, x, pairs)
+        cache.launch_plan(self._main, at.place, buffers.ids, buffers.rows, bucket)
+        planned = self._driver.record(self._main)
+        answered = self._ask(layer, pairs, buffers)
+        if products is not None:
+            self._driver.wait_event(link, planned)
+            cache.launch_fill(link, at.place, at.bank.shards, at.bank.records_per_shard)
+            filled = self._driver.record(link)
+            products.group(self._main, HITS, pairs)
+            products.compute(self._main, HITS, x, pairs, at.activation)
+            self._driver.wait_event(self._side, planned)
+            products.group(self._side, FILLS, pairs)
+            self._driver.wait_event(self._side, filled)
+            products.compute(self._side, FILLS, x, pairs, at.activation)
+            self._driver.wait_event(self._main, self._driver.record(self._side))
+        if answered is not None:
+            self._driver.wait_event(self._main, answered)
+        else:
+            self._driver.wait_value(self._main, self.worker.done, layer + 1)
+        self._launch_merge(pairs, buffers)
+
+    def _ask(self, layer: int, pairs: PairRows, buffers: MoeBuffers) -> Event | None:
+        """Hand the CPU its share. The event that stands for the answer, unless that is a word in the mailbox."""
+        worker = self.worker
+        shape = (pairs.rows, self._top_k, self._hidden)
+        args = (buffers.x, buffers.x_stride, pairs.ids, pairs.target, *shape)
+        grid = _values_grid(self._hidden, pairs.bucket)
+        box = (worker.header, worker.ids, worker.inputs)
+        self._driver.launch(self._main, self._stage, grid, VALUE_THREADS, (*args, *box))
+        if self._signals == "memory":
+            self._driver.write_value(self._main, worker.request, layer + 1)
+            return None
+        self._driver.wait_event(self._cpu, self._driver.record(self._main))
+        self._driver.host_function(self._cpu, worker.function, worker.argument(layer))
+        return self._driver.record(self._cpu)
+
+    def _launch_merge(self, pairs: PairRows, buffers: MoeBuffers) -> None:
+        outputs = self._room.outputs.address if self._room is not None else self.worker.outputs
+        rows = (outputs, self.worker.outputs, self.worker.row_stride, pairs.target, buffers.weights, pairs.rows)
+        args = (*rows, self._top_k, self._hidden, buffers.y, buffers.y_stride)
+        grid = _values_grid(self._hidden, pairs.bucket)
+        self._driver.launch(self._main, self._merge, grid, VALUE_THREADS, args)
+
+    # --- around steps
+
+    @property
+    def shape(self) -> tuple[bool, ...]:
+        return tuple(bank.cache.slots > 0 for bank in self._banks)
+
+    def begin_step(self) -> None:
+        self.worker.begin_step()
+
+    def end_step(self) -> None:
+        self.worker.end_step()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the device, beside slots and caches."""
+        return self._room.size if self._room is not None else 0
+
+    def close(self) -> None:
+        self._made.close()
+
+
+def _activations(ops: Sequence[ExpertsOp]) -> list[Activation]:
+    """Of every MoE layer, by its number. Raises UnsupportedError for one that no kernel knows."""
+    by_layer = {}
+    for op in ops:
+        name = str(op.attrs["activation"])
+        if name not in GLU_KINDS:
+            raise UnsupportedError(f"The device does not know the experts' activation {name}.")
+        by_layer[int(op.attrs["layer"])] = Activation(name, float(op.attrs["alpha"]), float(op.attrs["limit"]))
+    assert sorted(by_layer) == list(range(len(by_layer))), "MoE layers are numbered from 0"
+    return [by_layer[layer] for layer in range(len(by_layer))]
+
+
+def _values_grid(values: int, rows: int) -> Grid:
+    return (-(-values // VALUE_THREADS), rows, 1)
