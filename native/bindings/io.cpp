@@ -28,8 +28,8 @@ using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using PartTuple = std::tuple<nb::object, uint64_t, size_t>;
 
-// Zeros until they are written, in huge pages where the system has them; freed with the last view. It begins with a huge
-// page, so that threads that fill one chunk after another do not meet in the same page.
+// Zeros until they are written, in huge pages where the system has them; freed with the last view. It begins with a
+// huge page, so that threads that fill one chunk after another do not meet in the same page.
 HostBytes host_memory(size_t size) {
     constexpr size_t kHugePage = size_t{2} << 20;
     if (size > SIZE_MAX - kHugePage) throw std::bad_alloc();
@@ -40,7 +40,9 @@ HostBytes host_memory(size_t size) {
     return HostBytes(data, {size}, owner);
 }
 
-bool bind_to_node(WritableBytes memory, int node) { return prefer_node(memory.data(), memory.size(), node); }
+bool bind_to_node(WritableBytes memory, int node) {
+    return prefer_node(memory.data(), memory.size(), node);
+}
 
 std::string file_name(nb::handle path) {
     PyObject* bytes = nullptr;

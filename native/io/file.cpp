@@ -20,11 +20,15 @@ constexpr int kDirectFlag = 0;
 #endif
 
 // What file systems that know no direct reads answer: tmpfs and overlays EINVAL, some network file systems the other.
-bool refuses_direct(int code) { return code == EINVAL || code == EOPNOTSUPP; }
+bool refuses_direct(int code) {
+    return code == EINVAL || code == EOPNOTSUPP;
+}
 
 }  // namespace
 
-int FileSystem::open(const char* path, int flags) { return ::open(path, flags); }
+int FileSystem::open(const char* path, int flags) {
+    return ::open(path, flags);
+}
 
 bool FileSystem::regular(int descriptor) {
     struct stat status;
@@ -51,7 +55,9 @@ void FileSystem::drop(int descriptor, off_t offset, off_t size) {
 #endif
 }
 
-void FileSystem::close(int descriptor) { ::close(descriptor); }
+void FileSystem::close(int descriptor) {
+    ::close(descriptor);
+}
 
 SourceFile::SourceFile(FileSystem& system, std::string path, bool direct) : system_(system), path_(std::move(path)) {
     buffered_ = system_.open(path_.c_str(), kOpenFlags);

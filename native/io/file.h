@@ -30,7 +30,7 @@ public:
     virtual int open(const char* path, int flags);
     virtual bool regular(int descriptor);
     virtual ssize_t read(int descriptor, void* target, size_t size, off_t offset);
-    virtual void read_ahead(int descriptor);                       // it is read from its beginning to its end
+    virtual void read_ahead(int descriptor);                      // it is read from its beginning to its end
     virtual void drop(int descriptor, off_t offset, off_t size);  // these bytes need stay in no cache
     virtual void close(int descriptor);
 };

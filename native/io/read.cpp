@@ -33,8 +33,8 @@ public:
             std::unique_ptr<SourceFile>& file = files_[part.path];
             if (!file) file = std::make_unique<SourceFile>(system, part.path, options.direct);
             for (size_t start = 0; start < part.size; start += options.chunk)
-                chunks_.push_back({file.get(), part.offset + start, std::min(options.chunk, part.size - start),
-                                   part.target + start});
+                chunks_.push_back(
+                    {file.get(), part.offset + start, std::min(options.chunk, part.size - start), part.target + start});
         }
     }
 

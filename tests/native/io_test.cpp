@@ -22,7 +22,9 @@ using namespace freetoken;
 
 namespace {
 
-uint8_t byte_at(uint64_t i) { return static_cast<uint8_t>((i * 2654435761u) >> 13); }
+uint8_t byte_at(uint64_t i) {
+    return static_cast<uint8_t>((i * 2654435761u) >> 13);
+}
 
 void ignore(uint64_t) {}
 
@@ -30,11 +32,11 @@ void ignore(uint64_t) {}
 class FakeDisk : public FileSystem {
 public:
     std::map<std::string, uint64_t> sizes;
-    int direct_open_error = 0;                        // errno of opening past the page cache
-    std::atomic<int> direct_read_error{0};            // errno of the next direct read, once
-    std::atomic<int> interruptions{0};                // reads that a signal cuts off
-    std::atomic<uint64_t> broken_at{UINT64_MAX};      // no byte from here on can be read: EIO
-    std::atomic<size_t> most{SIZE_MAX};               // a read gives no more than this
+    int direct_open_error = 0;                    // errno of opening past the page cache
+    std::atomic<int> direct_read_error{0};        // errno of the next direct read, once
+    std::atomic<int> interruptions{0};            // reads that a signal cuts off
+    std::atomic<uint64_t> broken_at{UINT64_MAX};  // no byte from here on can be read: EIO
+    std::atomic<size_t> most{SIZE_MAX};           // a read gives no more than this
     std::atomic<int> delay_ms{0};
     std::atomic<int> opened{0}, closed{0}, direct_reads{0}, buffered_reads{0};
     std::atomic<uint64_t> dropped{0};
@@ -109,7 +111,8 @@ ReadError failure(FakeDisk& disk, size_t size) {
 }  // namespace
 
 FREETOKEN_TEST(parts_of_every_size_and_place_arrive) {
-    for (const size_t size : {size_t{1}, kDirectAlignment - 1, kDirectAlignment, kChunk, kChunk + 1, 10 * kChunk + 77}) {
+    for (const size_t size :
+         {size_t{1}, kDirectAlignment - 1, kDirectAlignment, kChunk, kChunk + 1, 10 * kChunk + 77}) {
         for (const uint64_t offset : {uint64_t{0}, uint64_t{1}, uint64_t{kDirectAlignment}}) {
             for (const size_t shift : {size_t{0}, size_t{8}}) {
                 FakeDisk disk;
@@ -117,13 +120,15 @@ FREETOKEN_TEST(parts_of_every_size_and_place_arrive) {
                 Mapping memory(size + shift);
                 const FilePart part = {"file", offset, size, memory.data() + shift};
                 const ReadReport report = read_files({&part, 1}, kOptions, ignore, disk);
-                CHECK(right(part.target, offset, size), "%zu bytes from %lu on", size, static_cast<unsigned long>(offset));
+                CHECK(right(part.target, offset, size), "%zu bytes from %lu on", size,
+                      static_cast<unsigned long>(offset));
                 CHECK(report.bytes == size, "%lu", static_cast<unsigned long>(report.bytes));
                 const bool aligned = offset % kDirectAlignment == 0 && shift == 0;
                 const size_t direct = aligned ? size / kDirectAlignment * kDirectAlignment : 0;
-                CHECK(report.direct_bytes == direct, "%lu instead of %zu", static_cast<unsigned long>(report.direct_bytes),
-                      direct);
-                CHECK(disk.dropped == size - direct, "%lu stay in no cache", static_cast<unsigned long>(disk.dropped.load()));
+                CHECK(report.direct_bytes == direct, "%lu instead of %zu",
+                      static_cast<unsigned long>(report.direct_bytes), direct);
+                CHECK(disk.dropped == size - direct, "%lu stay in no cache",
+                      static_cast<unsigned long>(disk.dropped.load()));
             }
         }
     }
@@ -271,4 +276,6 @@ FREETOKEN_TEST(a_node_that_is_not_there_is_refused) {
     CHECK(!prefer_node(memory.data(), memory.bytes(), -1) && !prefer_node(memory.data(), memory.bytes(), 64), "bound");
 }
 
-int main(int argc, char** argv) { return test::run_tests(argc, argv); }
+int main(int argc, char** argv) {
+    return test::run_tests(argc, argv);
+}
