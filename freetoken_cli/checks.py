@@ -81,15 +81,17 @@ def check_memory(around: Surroundings) -> Finding:
 
 
 def check_memlock(around: Surroundings) -> Finding:
-    limit = around.hardware.memlock
-    if limit == -1:
-        return Finding("memlock", OK, "unlimited")
-    return Finding(
-        "memlock",
-        NOTE,
-        f"{format_size(limit)} can be pinned; running on the CPU needs none",
-        "Raise it: ulimit -l unlimited",
-    )
+    from engine.experts.pinning import pin_limit
+
+    limit = pin_limit(around.hardware.memlock)
+    if not limit.remedy:
+        return Finding("memlock", OK, limit.sentence)
+    detail = f"{limit.sentence}; a GPU copies experts from no other memory, and the CPU runs those beyond it"
+    return Finding("memlock", NOTE, detail, limit.remedy)
+
+
+def check_devices(around: Surroundings) -> Finding:
+    return Finding("devices", OK, "cpu, and sim (a GPU simulated in memory); no GPU that freetoken can use")
 
 
 def check_disk(around: Surroundings) -> Finding:
@@ -141,6 +143,7 @@ CHECKS: tuple[Callable[[Surroundings], Finding], ...] = (
     check_cores,
     check_memory,
     check_memlock,
+    check_devices,
     check_disk,
     check_store,
     check_config,

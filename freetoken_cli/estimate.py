@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.base.config import Config
+from engine.base.config import Config, hidden_settings
 from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UsageError
 from engine.base.hardware import read_memory
 from engine.base.paths import Paths
@@ -17,16 +18,18 @@ from engine.files.conversion.plan import BankPlan, Plan
 from engine.files.ftw.manifest import BankInfo
 from engine.files.ftw.opening import open_model
 from engine.files.store import Store
+from engine.front.attach import pick_device
 from engine.memory.budget import plan_context
 from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
 from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
-from engine.worker.loading import RESERVED_BYTES, free_memory
+from engine.worker.loading import RESERVED_BYTES, free_memory, sim_memory
 from engine.worker.machine import this_machine
 from freetoken_cli.folders import model_folder
 from freetoken_cli.models import require_known, require_no_path
 from freetoken_cli.output import Output
+from freetoken_cli.video_memory import VideoMemory, plan_video_memory
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Subject:
     name: str
     spec: Spec
     weights: WeightBytes
+    banks: tuple[BankInfo | BankPlan, ...]
     codecs: frozenset[str]
     fetch: int = 0
     disk: int = 0
@@ -49,12 +53,13 @@ class Subject:
         """A model of the store. Raises as `open_model` does."""
         manifest = open_model(folder).manifest
         spec = Spec.from_json(manifest.spec)
-        return Subject(folder.name, spec, WeightBytes.of(manifest), _codecs(manifest.banks))
+        return Subject(folder.name, spec, WeightBytes.of(manifest), manifest.banks, _codecs(manifest.banks))
 
     @staticmethod
     def planned(name: str, spec: Spec, plan: Plan, fetch: int) -> Subject:
         """A model that is not here yet."""
-        return Subject(name, spec, WeightBytes.of(plan), _codecs(plan.banks), fetch, plan.total_bytes)
+        banks = tuple(plan.banks)
+        return Subject(name, spec, WeightBytes.of(plan), banks, _codecs(banks), fetch, plan.total_bytes)
 
 
 def _codecs(banks: Iterable[BankInfo | BankPlan]) -> frozenset[str]:
@@ -74,10 +79,10 @@ class Speed:
 class Estimate:
     """What running a model takes. Sizes in bytes, `kv_tokens` and `context` in tokens.
 
-    `weights` are mapped from the file and share memory with the page cache; `private` is what no other program can
-    have meanwhile. `vram` is 0 on the CPU. `token_bytes` is read for every generated token. `speed` is None without a
-    profile, and `speed_note` says why. `problem` is empty when it fits. `fetch` and `disk` are what a model that is not
-    here yet takes first.
+    `weights` are mapped from the file on the CPU, where they share memory with the page cache; `private` is what no
+    other program can have meanwhile. `vram` is what a device holds, and `vram_parts` its parts; 0 and None on the CPU.
+    `token_bytes` is read for every generated token. `speed` is None without a profile, and `speed_note` says why.
+    `problem` is empty when it fits. `fetch` and `disk` are what a model that is not here yet takes first.
     """
 
     model: str
@@ -90,6 +95,7 @@ class Estimate:
     context: int
     private: int
     vram: int
+    vram_parts: VideoMemory | None
     memory_total: int
     memory_available: int
     token_bytes: int
@@ -115,15 +121,19 @@ class Estimate:
             speed = f"about {self.speed.expected:.0f} tokens/s ({self.speed.low:.0f} to {self.speed.high:.0f})"
         if self.weights > self.memory_total:
             speed = f"bounded by the disk: the weights are {format_size(self.weights - self.memory_total)} over memory"
+        on_cpu = self.device == "cpu"
+        where = "mapped from the file" if on_cpu else "experts in memory, the others on the device"
+        beside = " beside the weights" if on_cpu else ""
+        vram = [("VRAM", "none: it runs on the CPU")] if self.vram_parts is None else self.vram_parts.rows()
         first = [("not here yet", f"{format_size(self.fetch)} to fetch, {format_size(self.disk)} on disk")]
         rows = [
             ("model", self.model),
             ("device", self.device),
             *(first if self.disk else []),
-            ("weights", f"{format_size(self.weights)}, mapped from the file"),
+            ("weights", f"{format_size(self.weights)}, {where}"),
             ("kv", context),
-            ("RAM", f"{format_size(self.private)} beside the weights, {format_size(self.memory_available)} free"),
-            ("VRAM", "none: it runs on the CPU" if not self.vram else format_size(self.vram)),
+            ("RAM", f"{format_size(self.private)}{beside}, {format_size(self.memory_available)} free"),
+            *(vram if on_cpu or self.fits else []),
             ("a token", f"reads {format_size(self.token_bytes)}"),
             ("speed", speed),
             ("fits", "yes" if self.fits else f"no: {self.problem}"),
@@ -132,37 +142,49 @@ class Estimate:
         return rows if self.fits else [row for row in rows if row[0] not in ("kv", "RAM")]
 
 
-def estimate(subject: Subject, profile: Path, config: Config) -> Estimate:
-    """Look at a model and at this machine, whose profile is in the file `profile`. Nothing is loaded."""
+def estimate(subject: Subject, profile: Path, config: Config, card_memory: int = 0) -> Estimate:
+    """Look at a model and at this machine, whose profile is in the file `profile`. Nothing is loaded.
+
+    `card_memory` are the bytes of a simulated device; 0: as many as it has where nobody says.
+    """
     spec, weights = subject.spec, subject.weights
     program = lower(spec)
     sizes = step_bytes(program, weights, KV_VALUE_BYTES)
     total, available = read_memory()
     kv_bytes = kv_tokens = context = 0
     problem = remedy = ""
+    device, parts = pick_device(config.device), None
     try:
-        plan = plan_context(
-            bytes_per_token=program.kv_bytes_per_token,
-            model_context=spec.context_length,
-            available=free_memory(),
-            context=config.context,
-            kv=config.kv,
-        )
+        if device == "cpu":
+            plan = plan_context(
+                bytes_per_token=program.kv_bytes_per_token,
+                model_context=spec.context_length,
+                available=free_memory(),
+                context=config.context,
+                kv=config.kv,
+            )
+        else:
+            card = card_memory or sim_memory()
+            parts, plan = plan_video_memory(program, weights, subject.banks, spec.context_length, card, config)
         kv_bytes, kv_tokens, context = plan.kv_bytes, plan.kv_tokens, plan.context
     except DoesNotFitError as error:
         problem, remedy = error.message, error.remedy
-    speed, note = _expected_speed(profile, subject.codecs, sizes, config.threads)
+    speed, note = None, "unknown: a simulated device says nothing of speed"
+    if device == "cpu":
+        speed, note = _expected_speed(profile, subject.codecs, sizes, config.threads)
+    held = kv_bytes if parts is None else weights.experts + parts.total  # the card is simulated in memory
     return Estimate(
         model=subject.name,
-        device="cpu",
+        device=device,
         fetch=subject.fetch,
         disk=subject.disk,
         weights=weights.total,
         kv_bytes=kv_bytes,
         kv_tokens=kv_tokens,
         context=context,
-        private=kv_bytes + RESERVED_BYTES,
-        vram=0,
+        private=held + RESERVED_BYTES,
+        vram=0 if parts is None else parts.used,
+        vram_parts=parts,
         memory_total=total,
         memory_available=available,
         token_bytes=sizes.total(0),
@@ -199,7 +221,8 @@ def print_estimate(paths: Paths, what: str, config: Config, output: Output) -> N
 
     Raises DoesNotFitError when it does not fit, after printing; NotFoundError, and what opening its source raises.
     """
-    found = estimate(_subject(paths, what, output), paths.profile, config)
+    card = hidden_settings(os.environ)["sim_memory"]
+    found = estimate(_subject(paths, what, output), paths.profile, config, card)
     output.facts(found.to_json(), found.rows(), name=found.model)
     if not found.fits:
         output.stdout.flush()

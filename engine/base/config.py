@@ -19,6 +19,7 @@ from engine.base.units import (
     parse_duration,
     parse_experts,
     parse_kv,
+    parse_size,
     parse_tokens,
 )
 
@@ -128,6 +129,18 @@ def check_device(device: str) -> None:
             f"--device {device} ({_PLANNED[device]}) does not exist yet in this release.",
             "Run on the processor: --device cpu",
         )
+
+
+def hidden_settings(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What tests set for workers that others start: `isa` and `sim_memory` of a `WorkerConfig`.
+
+    UsageError, which names the variable, for a size that is none.
+    """
+    size = environment.get(SIM_MEMORY_VARIABLE, "")
+    try:
+        return {"isa": environment.get(ISA_VARIABLE, ""), "sim_memory": parse_size(size) if size else 0}
+    except UsageError as error:
+        raise UsageError(f"{SIM_MEMORY_VARIABLE}: {error.message}", error.remedy) from None
 
 
 def setting(name: str) -> Setting:

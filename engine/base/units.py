@@ -63,7 +63,9 @@ class ExpertRoom:
             return format_size(self.bytes)
         if self.share:
             return f"{self.share * 100:g}%"
-        return f"{self.slots} slots" if self.slots else "no cache"
+        if not self.slots:
+            return "no cache"
+        return f"{self.slots} slot{'s' if self.slots > 1 else ''}"
 
     @property
     def exact(self) -> str:

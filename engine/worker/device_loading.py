@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 
 from engine import _native
-from engine.base.hardware import read_memory
-from engine.base.units import GIB
 from engine.device.driver import Driver
 from engine.experts.balance import Balancer
 from engine.experts.bank import HostBank
@@ -23,14 +21,13 @@ from engine.worker.device_planner import DevicePlanner, budget_of
 from engine.worker.device_watch import DeviceWatch
 from engine.worker.engine import LoadedModel
 from engine.worker.experts import CachedExperts, VirtualClock
-from engine.worker.loading import context_border, free_memory, model_bytes
+from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
 from engine.worker.machine import this_machine
 from engine.worker.protocol import WorkerConfig
 from engine.worker.split_start import split_start
 from engine.worker.watcher import memory_reader
 
 SIM_MACHINE = "rtx4090-server"  # whose link and host memory the virtual clock of a simulated device has
-_SIM_LARGEST = 8 * GIB
 
 
 def load_on_device(config: WorkerConfig) -> LoadedModel:
@@ -89,11 +86,6 @@ def open_device(config: WorkerConfig) -> Driver:
     from engine.device.sim import SimDriver
 
     return SimDriver(memory=config.sim_memory or sim_memory(), threads=config.threads or 1)
-
-
-def sim_memory() -> int:
-    """Bytes of a simulated device where nobody says: half of what is free here, at most 8 GiB."""
-    return min(read_memory()[1] // 2, _SIM_LARGEST)
 
 
 def _expert_codecs(model: Ftw) -> frozenset[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.base.config import check_device
 from engine.base.hardware import read_memory
-from engine.base.units import format_size
+from engine.base.units import GIB, format_size
 from engine.files.ftw.opening import Ftw, open_model
 from engine.memory.budget import plan_context
 from engine.memory.pages import PAGE_TOKENS
@@ -23,6 +23,7 @@ from engine.worker.engine import LoadedModel
 from engine.worker.protocol import WorkerConfig, experts_notes
 from engine.worker.scheduler import POLICY
 
+_SIM_LARGEST = 8 * GIB
 RESERVED_BYTES = 256 << 20  # for the process itself and the buffers of a step
 
 
@@ -83,6 +84,11 @@ def free_memory() -> int:
     """Bytes that context memory may take now."""
     _, available = read_memory()
     return max(0, available - RESERVED_BYTES)
+
+
+def sim_memory() -> int:
+    """Bytes of a simulated device where nobody says: half of what is free here, at most 8 GiB."""
+    return min(read_memory()[1] // 2, _SIM_LARGEST)
 
 
 def model_bytes(model: Ftw) -> int:

@@ -7,13 +7,11 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from engine.base.config import ISA_VARIABLE, SIM_MEMORY_VARIABLE
+from engine.base.config import hidden_settings
 from engine.base.errors import FreetokenError
-from engine.base.units import parse_size
 from engine.worker.engine import Engine, LoadedModel
 from engine.worker.link import Closed, Link, die_with_parent
 from engine.worker.protocol import LINK_FD, Failed, Stop, WorkerConfig
@@ -39,15 +37,9 @@ def main(arguments: list[str], load: Loader) -> int:
         return 0
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What tests set for workers that somebody else starts. UsageError for a size that is none."""
-    size = environment.get(SIM_MEMORY_VARIABLE, "")
-    return {"isa": environment.get(ISA_VARIABLE, ""), "sim_memory": parse_size(size) if size else 0}
-
-
 def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
     try:
-        engine = Engine(load(replace(config, **from_environment(os.environ))))
+        engine = Engine(load(replace(config, **hidden_settings(os.environ))))
     except FreetokenError as error:
         link.send([Failed.of(error)])
         return error.exit_code
