@@ -53,6 +53,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("verify", "verify", "Check every byte of a model against its hashes."),
     Verb("probe", "probe", "Measure this machine and write its profile."),
     Verb("bench", "bench", "Measure a model's speed on this machine."),
+    Verb("replay", "replay", "Replay recorded routing through cache policies."),
     Verb("doctor", "doctor", "Check this machine and this installation."),
     Verb("version", "version", "Print the version."),
 )

@@ -166,6 +166,30 @@ def _token(line: bytes, where: str, header: TraceHeader) -> _Token:
     if phase not in PHASES:
         raise CorruptFileError(f"{where}: phase is {phase!a:.60}, neither {PREFILL} nor {DECODE}.")
     rows = table.items("experts")
+    experts = (
+        None if b"true" in line or b"false" in line else _plain_rows(rows, header)
+    )  # numpy takes those for numbers
+    if experts is None:
+        _check_rows(rows, where, header)
+        experts = np.array(rows, np.int32)
+    return table.text("request"), phase, experts
+
+
+def _plain_rows(rows: list[object], header: TraceHeader) -> NDArray[np.int32] | None:
+    """The rows of a token that is as it should be; None for `_check_rows` to find out what is wrong with it."""
+    try:
+        experts = np.array(rows)
+    except (ValueError, OverflowError):
+        return None
+    if experts.dtype != np.int64 or experts.shape != (header.moe_layers, header.top_k):
+        return None
+    ordered = np.sort(experts, axis=1)
+    if ordered[:, 0].min() < 0 or ordered[:, -1].max() >= header.experts or (np.diff(ordered, axis=1) == 0).any():
+        return None
+    return experts.astype(np.int32)
+
+
+def _check_rows(rows: list[object], where: str, header: TraceHeader) -> None:
     if len(rows) != header.moe_layers:
         raise CorruptFileError(f"{where} has experts for {len(rows)} layers, not for {header.moe_layers}.")
     for layer, row in enumerate(rows):
@@ -179,7 +203,6 @@ def _token(line: bytes, where: str, header: TraceHeader) -> _Token:
                 )
         if len(set(row)) != header.top_k:
             raise CorruptFileError(f"{where}: layer {layer} has the same expert twice.")
-    return table.text("request"), phase, np.array(rows, np.int32)
 
 
 @contextmanager

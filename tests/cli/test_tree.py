@@ -18,7 +18,7 @@ NAMES = [verb.name for verb in VERBS]
 
 
 def test_the_verbs_are_those_promised() -> None:
-    promised = "pull convert probe run serve resize list show rm ps stop verify bench doctor version"
+    promised = "pull convert probe run serve resize list show rm ps stop verify bench replay doctor version"
     assert sorted(NAMES) == sorted(promised.split())
 
 

@@ -1,0 +1,251 @@
+"""`freetoken replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from engine.base.errors import UsageError
+from engine.base.units import format_size, parse_experts, parse_size
+from engine.experts.machines import machine_named
+from engine.experts.policies import policies_named
+from engine.experts.replay import CARRY, FILL, NEAREST, check_length, slots_of
+from engine.experts.trace import SYNTHETIC, Trace, read_trace
+from freetoken_cli import options
+from freetoken_cli.options import Json, NoColor
+from freetoken_cli.output import Column, Output, pad
+from freetoken_cli.replaying import PERCENTS, Replayed, replay_policies, sweep_policies
+from freetoken_cli.terminal import printable, styled
+
+EXAMPLES = (
+    ("freetoken replay trace.jsonl.gz", "miss rates of every policy, 37% of the experts cached"),
+    ("freetoken replay trace.jsonl.gz --experts 20% --warmup 128", "another capacity, without the cold start"),
+    ("freetoken replay trace.jsonl.gz --policy lru --machine rtx4090-server", "what the misses would cost there"),
+    ("freetoken replay trace.jsonl.gz --plot misses.png", "miss rates from 5% to 70%"),
+)
+
+TraceFile = Annotated[
+    str, typer.Argument(metavar="TRACE", help="A routing trace, as bench --trace writes it, gzipped or not.")
+]
+PolicyName = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="lru, lfu, static, prefill, clairvoyant, several with commas between, or all (as without it).",
+        show_default=False,
+    ),
+]
+Capacity = Annotated[
+    str | None,
+    typer.Option(
+        "--experts", metavar="PCT%|SLOTS|SIZE", help="Room for cached experts; 37% of all.", show_default=False
+    ),
+]
+Warmup = Annotated[
+    str | None,
+    typer.Option("--warmup", metavar="TOKENS", help="Decode tokens replayed but not counted; 0.", show_default=False),
+]
+MachineName = Annotated[
+    str | None,
+    typer.Option("--machine", metavar="NAME", help="Predict times on a machine of the paper.", show_default=False),
+]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        "--record",
+        metavar="SIZE",
+        help="Size of an expert; what the trace says, else that of 3 x 2048 x 512 weights at 4.5 bits.",
+        show_default=False,
+    ),
+]
+Partial = Annotated[bool, typer.Option("--partial", help="Use what there is of a trace that was cut short.")]
+Plot = Annotated[
+    str | None,
+    typer.Option("--plot", metavar="FILE.png", help="Draw miss rates over capacities.", show_default=False),
+]
+Quiet = Annotated[bool, options.quiet("Print each policy and its miss rate alone.")]
+
+_USUAL_ROOM = "37%"  # where the paper measured this family of models
+_ASSUMED_RECORD = 3 * 2048 * 512 * 9 // 16
+
+COLUMNS = (
+    Column("POLICY", "policy"),
+    Column("MISSES", "rate", right=True),
+    Column("A LAYER", "per_layer", right=True),
+    Column("NONE", "none", right=True),
+    Column("UP TO 2", "two", right=True),
+    Column("EVICTIONS/TOKEN", "evictions", right=True),
+)
+TIME_COLUMNS = (
+    Column("POLICY", "policy"),
+    Column("NEAREST", NEAREST, right=True),
+    Column("MISSES", f"{NEAREST}_rate", right=True),
+    Column("CARRY", CARRY, right=True),
+    Column("MISSES", f"{CARRY}_rate", right=True),
+    Column("ALL FILL", FILL, right=True),
+    Column("BETTER RULE", "better"),
+)
+
+
+def command(
+    trace: TraceFile,
+    policy: PolicyName = None,
+    capacity: Capacity = None,
+    warmup: Warmup = None,
+    machine: MachineName = None,
+    record: Record = None,
+    partial: Partial = False,
+    plot: Plot = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Replay a routing trace through cache policies: how many expert reads miss, and what that costs on a machine.
+
+    Policies are compared with every miss filled. With --machine both rules for q, the fills among a layer's misses,
+    are replayed too, since what is not filled is not there next time. Times are of the misses alone, and predicted.
+    """
+    output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    names = policies_named("all" if policy is None else policy)
+    clocked = None if machine is None else machine_named(machine)
+    skipped = _warmup(warmup)
+    target = _plot_file(plot)
+    record_given = 0 if record is None else _size(record)
+    read = read_trace(Path(trace).expanduser(), partial)
+    header = read.header
+    room = _room(capacity)
+    slots = slots_of(room, header, record_given or header.record_bytes)
+    check_length(read, skipped)
+    if read.cut:
+        output.note(read.cut)
+    if header.origin == SYNTHETIC:
+        output.warn("This trace is synthetic: nothing follows from its locality for any real model.")
+    record_bytes = record_given or header.record_bytes or _ASSUMED_RECORD
+    with output.phase("Replaying", sizes=False) as progress:
+        done = replay_policies(read, names, slots, skipped, clocked, record_bytes, progress)
+    document = {
+        "trace": _about(read, trace),
+        "slots": slots,
+        "share": slots / header.pool,
+        "warmup": skipped,
+        **done.document(),
+    }
+    if target is not None:
+        from freetoken_cli.replay_plot import draw
+
+        with output.phase("Drawing", sizes=False) as progress:
+            curves = sweep_policies(read, names, PERCENTS, skipped, progress)
+        draw(target, curves, header, slots / header.pool)
+        document["curves"] = {name: [list(point) for point in points] for name, points in curves.items()}
+        document["plot"] = str(target)
+        output.note(f"Drawn to {target}.")
+    for skip in done.skipped.values():
+        output.note(skip)
+    if json:
+        output.document(document)
+    elif quiet:
+        for name, outcome in done.outcomes.items():
+            output.line(f"{name} {outcome.miss_rate:.4f}")
+    else:
+        _show(output, read, done, document, record_bytes, assumed=not (record_given or header.record_bytes))
+
+
+def _show(
+    output: Output, trace: Trace, done: Replayed, document: dict[str, Any], record_bytes: int, assumed: bool
+) -> None:
+    header = trace.header
+    decode = int(trace.decode.sum())
+    output.line(
+        f"{printable(header.model)}, {header.origin}: {header.moe_layers} layers of {header.experts} experts, "
+        f"{header.top_k} a token; {document['slots']} of {header.pool} in slots"
+    )
+    output.line(f"{decode} decode tokens, of which {document['warmup']} are warm-up; every miss filled")
+    _table(output, COLUMNS, [_row(name, outcome) for name, outcome in done.outcomes.items()])
+    if done.machine is None:
+        return
+    size = f"{format_size(record_bytes)} an expert{' (assumed: --record SIZE)' if assumed else ''}"
+    output.line("")
+    output.line(
+        f"{done.machine.about}, {size}: milliseconds that a token's misses take, predicted; f = {done.fraction:.2f}"
+    )
+    _table(output, TIME_COLUMNS, [_time_row(name, document["policies"][name]) for name in done.outcomes])
+
+
+def _table(output: Output, columns: tuple[Column, ...], rows: list[dict[str, str]]) -> None:
+    cells = [[row[column.key] for column in columns] for row in rows]
+    lines = pad([[column.title for column in columns], *cells], columns)
+    output.line(styled(lines[0], "1", output.colour_out))
+    for line in lines[1:]:
+        output.line(line)
+
+
+def _row(name: str, outcome: Any) -> dict[str, str]:
+    shares = outcome.m_shares
+    return {
+        "policy": name,
+        "rate": f"{outcome.miss_rate * 100:.1f}%",
+        "per_layer": f"{outcome.misses_per_layer:.2f}",
+        "none": f"{shares[0] * 100:.0f}%",
+        "two": f"{sum(shares[:3]) * 100:.0f}%",
+        "evictions": f"{outcome.evictions / outcome.tokens:.1f}",
+    }
+
+
+def _time_row(name: str, policy: dict[str, Any]) -> dict[str, str]:
+    rules = policy["rules"]
+    row = {"policy": name, "better": policy["better_rule"]}
+    for rule, found in rules.items():
+        row[rule] = f"{found['seconds_per_token'] * 1e3:.2f}"
+        row[f"{rule}_rate"] = f"{found['miss_rate'] * 100:.1f}%"
+    return row
+
+
+def _about(trace: Trace, name: str) -> dict[str, Any]:
+    header = trace.header
+    decode = int(trace.decode.sum())
+    return {
+        "file": name,
+        "model": header.model,
+        "origin": header.origin,
+        "moe_layers": header.moe_layers,
+        "experts": header.experts,
+        "top_k": header.top_k,
+        "requests": len(trace.requests),
+        "decode_tokens": decode,
+        "prefill_tokens": len(trace.decode) - decode,
+        "cut": trace.cut,
+    }
+
+
+def _room(text: str | None) -> Any:
+    try:
+        return parse_experts(_USUAL_ROOM if text is None else text)
+    except UsageError as error:
+        raise UsageError(f"--experts: {error.message}", error.remedy) from None
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise UsageError(f"--record: {error.message}", error.remedy) from None
+
+
+def _warmup(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        raise UsageError(f"--warmup: {text!r} is not a number of tokens such as 0 or 128.")
+    return int(text)
+
+
+def _plot_file(text: str | None) -> Path | None:
+    """Where to draw, checked before any work is done."""
+    if text is None:
+        return None
+    from freetoken_cli.replay_plot import check_target
+
+    return check_target(Path(text).expanduser())
