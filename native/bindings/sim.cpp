@@ -1,4 +1,5 @@
-// The simulated device in Python: emulated kernels and the memory they work on. engine/device/sim.py makes a driver of it.
+// The simulated device in Python: emulated kernels and the memory they work on. engine/device/sim.py makes a driver of
+// it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -26,14 +27,16 @@ using BytesArray = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 // (name, letters of its parameters, flat) of every emulated kernel; its place is its number.
 std::vector<std::tuple<std::string, std::string, bool>> kernel_list() {
     std::vector<std::tuple<std::string, std::string, bool>> list;
-    for (const sim::KernelEntry& kernel : sim::kernels()) list.emplace_back(kernel.name, kernel.parameters, kernel.flat);
+    for (const sim::KernelEntry& kernel : sim::kernels())
+        list.emplace_back(kernel.name, kernel.parameters, kernel.flat);
     return list;
 }
 
 using GridSize = std::tuple<unsigned, unsigned, unsigned>;
 using CounterValues = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
 
-CounterValues launch(Emulator& emulator, size_t number, GridSize grid, unsigned block, unsigned shared, nb::bytes slots) {
+CounterValues launch(Emulator& emulator, size_t number, GridSize grid, unsigned block, unsigned shared,
+                     nb::bytes slots) {
     const auto& kernels = sim::kernels();
     if (number >= kernels.size()) throw std::out_of_range("there is no such kernel");
     const sim::KernelEntry& kernel = kernels[number];
@@ -84,9 +87,8 @@ void bind_sim(nb::module_& m) {
         },
         "target"_a, "source"_a, "size"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def(
-        "store_word",
-        [](uint64_t address, uint32_t value) { sim::store_word(pointer<uint32_t>(address), value); }, "address"_a,
-        "value"_a);
+        "store_word", [](uint64_t address, uint32_t value) { sim::store_word(pointer<uint32_t>(address), value); },
+        "address"_a, "value"_a);
     m.def(
         "wait_word",
         [](uint64_t address, uint32_t value, double seconds) {

@@ -3,7 +3,8 @@
 //
 //     extern "C" __global__ void name(const uint32_t* p, int n, ...)    pointers, int32, uint32, uint64, float
 //
-// in namespace freetoken (outside, exp and fma would be ambiguous), and uses only what this header and intrinsics.h give: one-dimensional blocks of a multiple of 32 threads,
+// in namespace freetoken (outside, exp and fma would be ambiguous), and uses only what this header and intrinsics.h
+// give: one-dimensional blocks of a multiple of 32 threads,
 // __syncthreads, warp collectives of all 32 lanes (kAllLanes), atomics on 32 and 64 bits, __dp4a, and shared memory
 //
 //     SHARED(uint32_t, histogram, 256);     as `__shared__ uint32_t histogram[256]`, 48 KiB in all, not initialised

@@ -15,8 +15,8 @@ public:
     AddressRange(const AddressRange&) = delete;
     AddressRange& operator=(const AddressRange&) = delete;
 
-    // Makes the first `bytes` usable, a multiple of the page size; what is new is zero, what stays keeps its contents, what
-    // leaves is given back. Throws std::bad_alloc and changes nothing where the system has no memory to give.
+    // Makes the first `bytes` usable, a multiple of the page size; what is new is zero, what stays keeps its contents,
+    // what leaves is given back. Throws std::bad_alloc and changes nothing where the system has no memory to give.
     void map(size_t bytes);
 
     uint8_t* data() const { return data_; }

@@ -2,8 +2,8 @@
 // every thread is a fiber (or, in a build with FREETOKEN_SIM_THREADS, a thread of the system, for ThreadSanitizer). The
 // threads of a warp run one after the other, in shuffled order, from one stop to the next; then another warp is chosen.
 //
-// Stricter than a chip, on purpose: all threads of a block must reach every __syncthreads, and all lanes of a warp every
-// collective. Shared memory starts out as nonsense.
+// Stricter than a chip, on purpose: all threads of a block must reach every __syncthreads, and all lanes of a warp
+// every collective. Shared memory starts out as nonsense.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,8 @@ struct Counters {
 void barrier();
 int barrier_count(bool predicate);
 
-// A warp collective: every lane leaves up to eight words and gets those of all 32 lanes, valid until its next collective.
+// A warp collective: every lane leaves up to eight words and gets those of all 32 lanes, valid until its next
+// collective.
 const Words* exchange(Stop kind, unsigned mask, const uint32_t* words, int count);
 
 // The block's static shared memory of a declaration, which `key` stands for; and its dynamic shared memory.
@@ -63,6 +64,6 @@ void count_atomic(const void* address);
 }  // namespace freetoken::sim
 
 // Shared memory of the block: see cuda/device.h.
-#define FREETOKEN_SIM_SHARED(type, name, count)                                                        \
-    static const char name##_key = 0;                                                                  \
+#define FREETOKEN_SIM_SHARED(type, name, count) \
+    static const char name##_key = 0;           \
     auto& name = *static_cast<type(*)[count]>(::freetoken::sim::shared_memory(&name##_key, sizeof(type) * (count)))

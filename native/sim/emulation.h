@@ -57,15 +57,23 @@ static inline int __syncthreads_or(int predicate) {
 static inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) {
     freetoken::sim::exchange(freetoken::sim::Stop::syncwarp, mask, nullptr, 0);
 }
+
+// ThreadSanitizer does not know fences; the words that are ordered by them are atomic here.
+#ifdef __SANITIZE_THREAD__
+#define FREETOKEN_FENCE() __atomic_signal_fence(__ATOMIC_SEQ_CST)
+#else
+#define FREETOKEN_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#endif
 static inline void __threadfence() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    FREETOKEN_FENCE();
 }
 static inline void __threadfence_block() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    FREETOKEN_FENCE();
 }
 static inline void __threadfence_system() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    FREETOKEN_FENCE();
 }
+#undef FREETOKEN_FENCE
 
 // --- warp collectives, of all 32 lanes
 
@@ -122,11 +130,11 @@ static inline int __all_sync(unsigned mask, int predicate) {
 
 // --- atomics, relaxed as on the device
 
-#define FREETOKEN_ATOMIC(name, operation)                             \
-    template <class T>                                                \
-    static inline T name(T* address, decltype(T{} + T{}) value) {     \
-        freetoken::sim::count_atomic(address);                        \
-        return operation(address, T(value), __ATOMIC_RELAXED);        \
+#define FREETOKEN_ATOMIC(name, operation)                         \
+    template <class T>                                            \
+    static inline T name(T* address, decltype(T{} + T{}) value) { \
+        freetoken::sim::count_atomic(address);                    \
+        return operation(address, T(value), __ATOMIC_RELAXED);    \
     }
 FREETOKEN_ATOMIC(atomicAdd, __atomic_fetch_add)
 FREETOKEN_ATOMIC(atomicSub, __atomic_fetch_sub)

@@ -66,7 +66,8 @@ private:
 
 }  // namespace
 
-Emulator::Emulator(int threads, uint64_t seed) : pool_(std::vector<int>(static_cast<size_t>(threads), -1)), state_(seed) {
+Emulator::Emulator(int threads, uint64_t seed)
+    : pool_(std::vector<int>(static_cast<size_t>(threads), -1)), state_(seed) {
     for (int i = 0; i < threads; ++i) runners_.push_back(std::make_unique<BlockRunner>());
 }
 
@@ -81,7 +82,8 @@ uint64_t Emulator::random() {
 
 Counters Emulator::launch(const KernelEntry& kernel, const Shape& shape, const uint64_t* slots) {
     check(kernel, shape);
-    const Launch launch = {&kernel, {shape.grid.x, shape.grid.y, shape.grid.z}, shape.block, shape.shared, slots, random()};
+    const Launch launch = {&kernel, {shape.grid.x, shape.grid.y, shape.grid.z}, shape.block, shape.shared, slots,
+                           random()};
     Blocks blocks(launch, runners_);
     pool_.run(blocks);
     return blocks.counters();

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #ifdef FREETOKEN_SIM_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -76,7 +77,7 @@ namespace freetoken::sim {
 
 #ifdef FREETOKEN_SIM_ASAN
 namespace {
-thread_local Fiber* left = nullptr;     // the fiber that was left by the switch under way
+thread_local Fiber* left = nullptr;      // the fiber that was left by the switch under way
 thread_local Fiber* entering = nullptr;  // and the one that is entered
 }  // namespace
 
@@ -133,6 +134,12 @@ void Fiber::resume(Fiber& from, bool last) {
 #endif
 #ifdef FREETOKEN_SIM_ASAN
     __sanitizer_finish_switch_fiber(from.fake_stack_, &left->bottom_, &left->bytes_);
+#endif
+}
+
+void Fiber::abandon([[maybe_unused]] uint8_t* bottom, [[maybe_unused]] size_t bytes) {
+#ifdef FREETOKEN_SIM_ASAN
+    __asan_unpoison_memory_region(bottom, bytes);
 #endif
 }
 

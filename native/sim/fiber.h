@@ -24,6 +24,9 @@ public:
     // Leaves `from`, which is running, and goes on with this one. `last`: `from` is never switched to again.
     void resume(Fiber& from, bool last = false);
 
+    // Stacks whose fibers never returned hold nothing any more.
+    static void abandon(uint8_t* bottom, size_t bytes);
+
 private:
 #ifdef FREETOKEN_SIM_UCONTEXT
     ucontext_t context_;

@@ -25,8 +25,8 @@ struct Warp {
 };
 
 const char* name_of(Stop stop) {
-    static constexpr const char* names[] = {"nothing", "its end", "__syncthreads", "__syncwarp",
-                                            "a shuffle", "a vote", "a matrix product"};
+    static constexpr const char* names[] = {"nothing",   "its end", "__syncthreads",   "__syncwarp",
+                                            "a shuffle", "a vote",  "a matrix product"};
     return names[static_cast<int>(stop)];
 }
 
@@ -48,6 +48,7 @@ public:
         begin_pass();
         fibers_[threadIdx.x].resume(main_);
         local.threads = nullptr;
+        Fiber::abandon(stacks_.data(), stacks_.bytes());
         if (!failure_.empty()) throw KernelError(failure_);
         for (unsigned t = 0; t < launch_->threads; ++t) {
             if (canary(t) != kCanary) throw KernelError("kernel " + launch_->kernel->name + " needs too much stack");
@@ -63,7 +64,8 @@ public:
 
     const Words* exchange(Stop kind, const uint32_t* words, int count) override {
         Warp& warp = warps_[warp_];
-        std::memcpy(warp.words[warp.turn][threadIdx.x % kWarpLanes], words, static_cast<size_t>(count) * 4);
+        if (count > 0)
+            std::memcpy(warp.words[warp.turn][threadIdx.x % kWarpLanes], words, static_cast<size_t>(count) * 4);
         stop(kind);
         return warp.words[warp.turn ^ 1];
     }
@@ -116,8 +118,8 @@ private:
         if (position_ == 0) {
             pass_ = kind;
         } else if (kind != pass_) {
-            fail("kernel " + launch_->kernel->name + " is divergent: of one warp some threads come to " + name_of(pass_) +
-                 ", others to " + name_of(kind));
+            fail("kernel " + launch_->kernel->name + " is divergent: of one warp some threads come to " +
+                 name_of(pass_) + ", others to " + name_of(kind));
         }
         if (++position_ < kWarpLanes) {
             take_lane();
@@ -141,7 +143,8 @@ private:
         if (runnable_count_ == 0) {
             if (finished_ == warp_count_) leave();
             if (finished_ > 0)
-                fail("kernel " + launch_->kernel->name + " is divergent: some warps end before a __syncthreads of others");
+                fail("kernel " + launch_->kernel->name +
+                     " is divergent: some warps end before a __syncthreads of others");
             ++barriers_;
             last_voices_ = voices_;
             voices_ = 0;
