@@ -1,0 +1,117 @@
+"""Every kernel that treats rows by themselves against the native operation of the same name, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from engine import _native
+from engine.device.sim import SimDriver
+from engine.files.codecs import CODECS
+from engine.program.device.row_operations import SCORINGS
+from engine.program.ir import Buffer, Op, Program, RopeTable
+from tests.unit.device_rig import Model, assert_same_bits, sequence
+from tests.unit.native_model import HIDDEN, VOCAB, RandomModel
+
+Floats = npt.NDArray[np.float32]
+COUNTS = (1, 2, 3, 8, 31, 33, 50)  # tokens: whole and partly filled graphs, and what is too long for one
+
+
+def finish(model: RandomModel) -> Model:
+    """The model with the buffer x, as rows, for its logits."""
+    width = model.buffers["x"].width
+    model.buffer("logits", width, domain="row")
+    model.op("select", ("x",), ("logits",))
+    ends = (len(model.ops) - 1,)
+    return Model(
+        Program(model.buffers, tuple(model.ops), (), tuple(model.ropes), "logits", width, "x", ends), model.dense, ()
+    )
+
+
+def assert_alike(model: RandomModel) -> None:
+    """Logits of all or some rows, and the traced buffer, after steps of several sizes on both executors."""
+    whole = finish(model)
+    native, device = whole.native(), whole.device()
+    for count in COUNTS:
+        tokens = np.random.default_rng(count).integers(0, VOCAB, count).tolist()
+        for rows in (None, [count - 1, 0] if count > 1 else [0], []):
+            batch = sequence(tokens, rows=rows)
+            assert_same_bits(device.step(batch), native.step(batch))
+        assert_same_bits(device.trace(batch)[0], native.trace(batch)[0])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("scale", [1.0, 0.7])
+def test_embed(codec: str, scale: float) -> None:
+    model = RandomModel(codec)
+    cols = model.hidden if CODECS[codec].cols_unit > 1 else HIDDEN + 3
+    model.buffer("x", cols)
+    model.ops.clear()
+    model.op("embed", (), ("x",), (model.matrix("table", VOCAB, cols),), scale=scale)
+    assert_alike(model)
+
+
+@pytest.mark.parametrize(("width", "group"), [(64, 64), (64, 16), (60, 20), (61, 61), (4200, 2100), (33, 1)])
+def test_rms_norm(width: int, group: int) -> None:
+    model = RandomModel()
+    model.buffer("x", width)
+    model.ops.clear()
+    model.op("embed", (), ("x",), (model.matrix("table", VOCAB, width, "f32"),), scale=3.0)
+    model.op("rms_norm", ("x",), ("x",), (model.vector("w", group, 1.0),), eps=1e-5, group=group)
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_rope_of_heads_that_lie_apart_in_a_view(pairs: bool) -> None:
+    model = RandomModel()
+    model.ropes += [RopeTable((1.0, 0.5)), RopeTable((1.0, 0.3, 0.01, 0.001, 1e-5), 1.25)]
+    model.buffer("heads", 51, base="x", offset=5)
+    model.op("rope", ("heads",), ("heads",), heads=3, stride=17, offset=4, dim=10, pairs=pairs, table=1)
+    model.op("rope", ("x",), ("x",), heads=1, stride=4, offset=0, dim=4, pairs=pairs, table=0)
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("activation", ["silu", "clamped_silu"])
+def test_glu_gate_add_and_copies_of_heads(activation: str) -> None:
+    model = RandomModel()
+    model.buffer("gate", 40, base="x", offset=3)
+    model.buffer("up", 40, base="x", offset=24)
+    model.buffer("h", 40)
+    model.buffer("one", 1, base="x", offset=63)
+    model.op("glu", ("gate", "up"), ("h",), activation=activation, alpha=1.7, limit=0.5)
+    model.op("add", ("h", "up"), ("h",), scale=0.3)
+    model.op("sigmoid_gate", ("h", "one"), ("h",))
+    model.op("head_copy", ("h",), ("x",), heads=4, in_stride=9, in_offset=2, out_stride=16, out_offset=5, width=7)
+    assert_alike(model)
+
+
+def test_what_is_no_number_keeps_the_form_of_the_contract() -> None:
+    model = RandomModel()
+    table = np.random.default_rng(0).normal(size=(VOCAB, HIDDEN)).astype(np.float32)
+    table[3] = np.nan
+    table[4, ::5] = [np.inf, -np.inf, 0.0, -0.0] * 3 + [np.inf]
+    table[5] *= 1e38
+    model.dense["embed"] = packed_f32(table)
+    model.ropes.append(RopeTable((1.0, 0.3)))
+    model.op("rope", ("x",), ("x",), heads=4, stride=16, offset=0, dim=4, pairs=False, table=0)
+    model.op("rms_norm", ("x",), ("x",), (model.vector("w", 16, 1.0),), eps=1e-5, group=16)
+    model.op("glu", ("x", "x"), ("x",), activation="clamped_silu", alpha=1.7, limit=0.5)
+    model.op("add", ("x", "x"), ("x",), scale=-1.0)
+    whole = finish(model)
+    batch = sequence([3, 4, 5, 6])
+    ours = whole.device().step(batch)
+    assert np.isnan(ours[0]).all()
+    assert not np.isnan(ours[3]).any()
+    assert_same_bits(ours, whole.native().step(batch))
+
+
+def packed_f32(values: Floats) -> Any:
+    from engine.files.ftw.opening import Tensor
+
+    rows, cols = values.shape
+    out = np.zeros(_native.packed_bytes("f32", rows, cols), np.uint8)
+    _native.pack_rows("f32", values.view(np.uint8), cols, out, len(out) // -(-rows // 16))
+    return Tensor("f32", rows, cols, memoryview(out))
