@@ -1,6 +1,7 @@
 #include "sim/block.h"
 
 #include <string>
+#include <utility>
 
 #include "sim/block_runner.h"
 #include "sim/block_threads.h"
@@ -15,10 +16,10 @@ constinit thread_local Local local;
 
 namespace {
 
-[[noreturn]] void fail(const std::string& what) {
-    const std::string text = "kernel " + local.launch->kernel->name + " " + what;
-    if (local.threads != nullptr) local.threads->fail(text);
-    throw KernelError(text);
+[[noreturn]] void fail(std::string what) {
+    what.insert(0, "kernel " + local.launch->kernel->name + " ");
+    if (local.threads != nullptr) local.threads->fail(std::move(what));
+    throw KernelError(what);
 }
 
 BlockThreads& threads_for(const char* what) {

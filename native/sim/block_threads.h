@@ -19,8 +19,8 @@ public:
     // By a thread of the block: waits for the others. `barrier`: how many came with `predicate`.
     virtual int barrier(bool predicate) = 0;
     virtual const Words* exchange(Stop kind, const uint32_t* words, int count) = 0;
-    // Ends the launch.
-    [[noreturn]] virtual void fail(const std::string& what) = 0;
+    // Ends the launch. Nothing on the caller's stack is destroyed, so `what` is to be moved here.
+    [[noreturn]] virtual void fail(std::string&& what) = 0;
 };
 
 std::unique_ptr<BlockThreads> make_block_threads();

@@ -3,6 +3,7 @@
 #ifndef FREETOKEN_SIM_THREADS
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "exec/memory.h"
@@ -42,14 +43,13 @@ public:
         finished_ = 0;
         barriers_ = 0;
         voices_ = 0;
-        failure_.clear();
         all_may_run();
         local.threads = this;
         begin_pass();
         fibers_[threadIdx.x].resume(main_);
         local.threads = nullptr;
         Fiber::abandon(stacks_.data(), stacks_.bytes());
-        if (!failure_.empty()) throw KernelError(failure_);
+        if (!failure_.empty()) throw KernelError(std::exchange(failure_, {}));  // leaves no buffer to the next
         for (unsigned t = 0; t < launch_->threads; ++t) {
             if (canary(t) != kCanary) throw KernelError("kernel " + launch_->kernel->name + " needs too much stack");
         }
@@ -70,8 +70,8 @@ public:
         return warp.words[warp.turn ^ 1];
     }
 
-    [[noreturn]] void fail(const std::string& what) override {
-        failure_ = what;
+    [[noreturn]] void fail(std::string&& what) override {
+        failure_ = std::move(what);
         leave();
     }
 

@@ -71,7 +71,7 @@ public:
         return lanes;
     }
 
-    [[noreturn]] void fail(const std::string& what) override {
+    [[noreturn]] void fail(std::string&& what) override {
         std::fprintf(stderr, "%s\n", what.c_str());
         std::abort();
     }

@@ -115,7 +115,8 @@ extern "C" __global__ void read_fresh_shared(uint32_t* out) {
 
 extern "C" __global__ void write_beyond_shared(int past) {
     SHARED(uint32_t, values, 32);
-    values[static_cast<int>(threadIdx.x) + past] = 1;
+    uint32_t* const first = values;
+    first[static_cast<int>(threadIdx.x) + past] = 1;
 }
 
 extern "C" __global__ void take_much_shared() {
