@@ -92,11 +92,13 @@ def slots_of(room: ExpertRoom, header: TraceHeader, record_bytes: int) -> int:
     else:
         slots = room.bytes // record_bytes if room.bytes else room.slots
     if slots > pool:
-        raise UsageError(f"{slots} slots are more than the {pool} experts of the trace.", f"The most is {pool}.")
+        raise UsageError(
+            f"{slots} slots are more than the {pool} experts of the trace.", f"The most is --experts {pool}."
+        )
     if slots < header.top_k:
         raise UsageError(
             f"{slots} slots are fewer than the {header.top_k} experts of one token in one layer.",
-            f"The least is {header.top_k} slots of {pool}.",
+            f"The least is --experts {header.top_k}, of {pool}.",
         )
     return slots
 
