@@ -24,7 +24,6 @@
 #define DYNAMIC_SHARED(type, name)             \
     extern __shared__ uint4 dynamic_shared_[]; \
     type* const name = reinterpret_cast<type*>(dynamic_shared_)
-#define __builtin_fmaf(a, b, c) __fmaf_rn(a, b, c)
 #endif
 
 #include "core/numerics.h"
