@@ -23,8 +23,11 @@ class SplitStart:
 def split_start(profile: str, machine: Machine, codecs: frozenset[str]) -> SplitStart:
     """From the profile in a file, if it is one of `machine`; `codecs` are those of the model's experts.
 
-    A profile that is absent, of another machine or of an older release gives the default and a sentence.
+    A profile that is absent, of another machine or of an older release gives the default and a sentence; `profile` ""
+    is that of nobody, which needs none.
     """
+    if not profile:
+        return SplitStart(DEFAULT_SPLIT)
     try:
         found = load_profile(Path(profile), machine)
     except FreetokenError as error:
