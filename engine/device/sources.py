@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,7 @@ import engine
 from engine.base.errors import UnsupportedError
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_120")  # that the tests compile for; others are compiled when met
-
-_ACTIVATIONS = "kernels/activations.h"  # of the headers beside those of cuda and core, the only one
-_SUFFIXES = (".cu", ".h", "")  # NVRTC's stand-ins for the standard library have none
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,23 @@ class CudaSources:
         )
         return options if codec is None else (*options, f"-DFREETOKEN_CODEC={codec}")
 
+    def headers(self) -> list[str]:
+        """Names, below `root`, of our headers that the kernels include."""
+        found: set[str] = set()
+        left = [f"cuda/{file}" for file in self.files()]
+        while left:
+            included = set(_INCLUDE.findall((self.root / left.pop()).read_text())) - found
+            found |= included
+            left += included
+        return sorted(found)
+
     def fingerprint(self) -> str:
-        """A hash of all that a kernel can be made of: what was measured or compiled with another is out of date."""
+        """A hash of all that kernels are made of: what was measured or compiled with another is out of date."""
         digest = xxhash.xxh3_128()
-        for folder in ("cuda", "core"):
-            for path in sorted((self.root / folder).rglob("*")):
-                if path.is_file() and path.suffix in _SUFFIXES:
-                    digest.update(path.relative_to(self.root).as_posix().encode())
-                    digest.update(path.read_bytes())
-        digest.update((self.root / _ACTIVATIONS).read_bytes())
+        stand_ins = (path.relative_to(self.root).as_posix() for path in (self.root / "cuda" / "nvrtc").iterdir())
+        for name in [*(f"cuda/{file}" for file in self.files()), *self.headers(), *sorted(stand_ins)]:
+            digest.update(name.encode())
+            digest.update((self.root / name).read_bytes())
         return digest.hexdigest()
 
 
