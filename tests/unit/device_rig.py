@@ -52,9 +52,7 @@ class Model:
         each = [slots] * len(self.banks) if isinstance(slots, int) else slots
         ftw = Ftw(Path("in-memory"), Manifest({}, {}, 0, (), {}, {}), self.dense, tuple(self.banks))
         host = host_bank(driver, self.banks)
-        return DeviceExecutor(
-            self.program, ftw, driver, host, slots=each, split=split or Split.all_fill(), **settings
-        )
+        return DeviceExecutor(self.program, ftw, driver, host, slots=each, split=split or Split.all_fill(), **settings)
 
 
 def host_bank(driver: SimDriver, banks: Sequence[Bank]) -> HostBank:
@@ -67,14 +65,14 @@ def host_bank(driver: SimDriver, banks: Sequence[Bank]) -> HostBank:
     return HostBank(joined, PinnedBanks(driver, records), Loaded())
 
 
-def sequence(tokens: Sequence[int], start: int = 0, pages: Sequence[int] = (), rows: Sequence[int] | None = None) -> Batch:
+def sequence(
+    tokens: Sequence[int], start: int = 0, pages: Sequence[int] = (), rows: Sequence[int] | None = None
+) -> Batch:
     """Tokens of one sequence from position `start` on; all logits are wanted unless `rows` says which."""
     return several([(tokens, start, pages)], rows)
 
 
-def several(
-    parts: Sequence[tuple[Sequence[int], int, Sequence[int]]], rows: Sequence[int] | None = None
-) -> Batch:
+def several(parts: Sequence[tuple[Sequence[int], int, Sequence[int]]], rows: Sequence[int] | None = None) -> Batch:
     """Several sequences, each as (tokens, position of the first, pages)."""
     counts = [len(tokens) for tokens, _, _ in parts]
     tables = [
@@ -84,7 +82,9 @@ def several(
     total = sum(counts)
     return Batch(
         tokens=np.concatenate([np.asarray(tokens, np.int32) for tokens, _, _ in parts]),
-        positions=np.concatenate([np.arange(s, s + n, dtype=np.int32) for (_, s, _), n in zip(parts, counts, strict=True)]),
+        positions=np.concatenate(
+            [np.arange(s, s + n, dtype=np.int32) for (_, s, _), n in zip(parts, counts, strict=True)]
+        ),
         seq_starts=np.cumsum([0, *counts]).astype(np.int32),
         page_tables=tuple(tables),
         rows=np.asarray(range(total) if rows is None else rows, np.int32),

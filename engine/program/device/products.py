@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.device.driver import Grid
 from engine.files.codecs import CODECS, TILE_ROWS
 from engine.program.device.activations import Q16_BLOCK, Q16_BLOCK_BYTES, PackedRows
 from engine.program.device.buffers import Rows
@@ -15,7 +14,8 @@ from engine.program.device.weights import Matrix
 
 WARP = 32
 WARPS = 4  # of a block, a tile each
-MANY_ROWS = 8  # from so many rows on a matrix is read once for eight of them
+MANY_ROWS = 8  # from so many rows on a matrix is read once for a group of them
+TILES_OF_BLOCK, THREADS_OF_TILE_BLOCK, GROUP_ROWS = 2, 128, 32  # of linear_many.cu
 PACK_THREADS = 8  # that share a block of 32 activations
 PLAIN_ORDER = 0  # no order of columns
 
@@ -127,13 +127,16 @@ def _product(op: OpReader, i: int, x: Rows, inputs: _Inputs, scale: float) -> Is
     few = op.context.launcher(f"linear_{matrix.codec}")
     many = op.context.launcher(f"linear_many_{matrix.codec}")
     tiles = -(-matrix.rows // TILE_ROWS)
+    source = (matrix.address, matrix.rows, matrix.cols, packed.address, packed.row_bytes)
+    target = (bias, scale, y.address, y.stride)
 
     def issue(extent: Extent) -> None:
-        rows = extent.grid_rows(x.per_row)
-        grid: Grid = (-(-tiles // WARPS), rows if rows < MANY_ROWS else -(-rows // MANY_ROWS), 1)
-        launch = few if rows < MANY_ROWS else many
-        inputs = (matrix.address, matrix.rows, matrix.cols, packed.address, packed.row_bytes, extent.live(x.per_row))
-        launch(grid, WARPS * WARP, *inputs, bias, scale, y.address, y.stride)
+        rows, live = extent.grid_rows(x.per_row), extent.live(x.per_row)
+        if rows < MANY_ROWS:
+            few((-(-tiles // WARPS), rows, 1), WARPS * WARP, *source, live, *target)
+        else:
+            grid = (-(-tiles // TILES_OF_BLOCK), -(-rows // GROUP_ROWS), 1)
+            many(grid, THREADS_OF_TILE_BLOCK, *source, live, *target)
 
     return issue
 

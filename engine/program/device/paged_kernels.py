@@ -1,0 +1,172 @@
+"""Attention over pages as Triton kernels: append keys and values, attend in parts, merge the parts.
+
+They follow docs/numerics.md in what they compute and not in its order of sums, so their results agree with the native
+operation to a tolerance (`tests/gpu/test_paged_attention.py`) and not to the bit. A layer's cache is binary16, and a
+page holds the keys of each kv head, then the values of each, in rows padded to 16 values, as the native cache does.
+
+Triton compiles the functions of this file; nothing else may be imported into them.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+PAGE_TOKENS = 16
+TILE = 32  # positions that a program looks at together
+CHUNK = 64  # values of a key that are multiplied together
+GROUP = 16  # query heads of a program: the least that a tensor core takes
+
+
+@triton.jit
+def append_rows(
+    rows,
+    cache,
+    pages,
+    first_pages,
+    sequences,
+    positions,
+    live,
+    row_stride,
+    page_values,
+    base,
+    head_values,
+    DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Writes the keys (or values) of one token and kv head to its place in the cache; grid (tokens, kv heads)."""
+    token = tl.program_id(0)
+    if token < tl.load(live):
+        head = tl.program_id(1)
+        position = tl.load(positions + token)
+        page = tl.load(pages + tl.load(first_pages + tl.load(sequences + token)) + position // 16)
+        column = tl.arange(0, BLOCK)
+        value = tl.load(rows + token.to(tl.int64) * row_stride + head * DIM + column, mask=column < DIM, other=0.0)
+        target = cache + page.to(tl.int64) * page_values + base + head * head_values + position % 16 * PADDED + column
+        tl.store(target, value.to(tl.float16), mask=column < PADDED)
+
+
+@triton.jit
+def attend_parts(
+    queries,
+    cache,
+    pages,
+    first_pages,
+    sequences,
+    positions,
+    live,
+    part_sums,
+    part_weights,
+    query_stride,
+    page_values,
+    key_values,
+    value_base,
+    value_values,
+    scale,
+    softcap,
+    window,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    K_DIM: tl.constexpr,
+    K_PADDED: tl.constexpr,
+    V_DIM: tl.constexpr,
+    V_PADDED: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    CAPPED: tl.constexpr,
+    TILE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """Softmax of some query heads of one token over every PARTS-th tile of positions, not yet divided.
+
+    grid (tokens, kv heads * groups of GROUP query heads, PARTS). `part_weights` takes the maximum and the sum of a
+    head and part, `part_sums` its weighted values; HEADS are query heads of a kv head.
+    """
+    token = tl.program_id(0)
+    groups: tl.constexpr = (HEADS + GROUP - 1) // GROUP
+    head = tl.program_id(1) // groups
+    part = tl.program_id(2)
+    if token < tl.load(live):
+        member = tl.program_id(1) % groups * GROUP + tl.arange(0, GROUP)
+        here = member < HEADS
+        position = tl.load(positions + token)
+        table = pages + tl.load(first_pages + tl.load(sequences + token))
+        oldest = 0
+        if window > 0:
+            oldest = tl.maximum(position - window + 1, 0)
+        query = queries + token.to(tl.int64) * query_stride + (head * HEADS + member) * K_DIM
+        largest = tl.full((GROUP,), float("-inf"), tl.float32)
+        total = tl.zeros((GROUP,), tl.float32)
+        sums = tl.zeros((GROUP, V_BLOCK), tl.float32)
+        column = tl.arange(0, V_BLOCK)
+        step = tl.arange(0, CHUNK)
+        for tile in range(oldest // TILE + part, position // TILE + 1, PARTS):
+            place = tile * TILE + tl.arange(0, TILE)
+            seen = (place <= position) & (place >= oldest)
+            page = tl.load(table + place // 16, mask=seen, other=0).to(tl.int64) * page_values
+            key = cache + page + head * key_values + place % 16 * K_PADDED
+            scores = tl.zeros((GROUP, TILE), tl.float32)
+            for first in range(0, K_DIM, CHUNK):
+                wanted = first + step < K_DIM
+                q = tl.load(query[:, None] + first + step[None, :], mask=here[:, None] & wanted[None, :], other=0.0)
+                k = tl.load(key[None, :] + first + step[:, None], mask=seen[None, :] & wanted[:, None], other=0.0)
+                scores += tl.dot(q, k.to(tl.float32), input_precision="ieee")
+            scores *= scale
+            if CAPPED:
+                scores = softcap * (2.0 / (1.0 + tl.exp(-2.0 * (scores / softcap))) - 1.0)
+            scores = tl.where(seen[None, :], scores, float("-inf"))
+            higher = tl.maximum(largest, tl.max(scores, 1))
+            weights = tl.exp(scores - higher[:, None])
+            shrink = tl.exp(largest - higher)
+            value = cache + page + value_base + head * value_values + place % 16 * V_PADDED
+            v = tl.load(value[:, None] + column[None, :], mask=seen[:, None] & (column < V_DIM)[None, :], other=0.0).to(
+                tl.float32
+            )
+            sums = sums * shrink[:, None] + tl.dot(weights, v, input_precision="ieee")
+            total = total * shrink + tl.sum(weights, 1)
+            largest = higher
+        row = (token.to(tl.int64) * KV_HEADS * HEADS + head * HEADS + member) * PARTS + part
+        tl.store(part_weights + 2 * row, largest, mask=here)
+        tl.store(part_weights + 2 * row + 1, total, mask=here)
+        tl.store(
+            part_sums + row[:, None] * V_DIM + column[None, :], sums, mask=here[:, None] & (column < V_DIM)[None, :]
+        )
+
+
+@triton.jit
+def merge_parts(
+    part_sums,
+    part_weights,
+    sinks,
+    live,
+    out,
+    out_stride,
+    HEADS: tl.constexpr,
+    V_DIM: tl.constexpr,
+    V_BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    """Adds the parts of one token and query head, joins the head's sink, and divides; grid (tokens, query heads)."""
+    token = tl.program_id(0)
+    if token < tl.load(live):
+        head = tl.program_id(1)
+        row = (token.to(tl.int64) * HEADS + head) * PARTS
+        column = tl.arange(0, V_BLOCK)
+        largest = tl.load(part_weights + 2 * row)
+        for part in range(1, PARTS):
+            largest = tl.maximum(largest, tl.load(part_weights + 2 * (row + part)))
+        if HAS_SINKS:
+            sink = tl.load(sinks + head)
+            largest = tl.maximum(largest, sink)
+        total = 0.0
+        sums = tl.zeros((V_BLOCK,), tl.float32)
+        for part in range(0, PARTS):
+            share = tl.exp(tl.load(part_weights + 2 * (row + part)) - largest)
+            total += tl.load(part_weights + 2 * (row + part) + 1) * share
+            sums += tl.load(part_sums + (row + part) * V_DIM + column, mask=column < V_DIM, other=0.0) * share
+        if HAS_SINKS:
+            total += tl.exp(sink - largest)
+        tl.store(out + token.to(tl.int64) * out_stride + head * V_DIM + column, sums / total, mask=column < V_DIM)
