@@ -129,7 +129,7 @@ class Statistics:
             ("misses", self._misses()),
             ("link", _bandwidth(self.link, self.clock)),
             ("CPU experts", _bandwidth(self.host, self.clock)),
-            ("split", "" if self.fraction is None else f"f = {self.fraction:.2f}: {self.why}"),
+            ("split", "" if self.fraction is None else split_text(self.fraction, self.why or "")),
             ("memory", _bandwidth(self.memory)),
         ]
         return [(label, value) for label, value in rows if value]
@@ -145,6 +145,11 @@ class Statistics:
             return ""
         share = "" if self.cpu_share is None else f" ({self.cpu_share * 100:.0f}% of experts)"
         return f"{self.misses_filled or 0} filled, {self.misses_computed or 0} computed on the CPU{share}"
+
+
+def split_text(fraction: float, why: str) -> str:
+    """The division of misses and its reason, which may begin with the fraction itself."""
+    return why if why.startswith("f = ") else f"f = {fraction:.2f}: {why}".removesuffix(": ")
 
 
 def _seconds(value: float | None) -> str:

@@ -24,7 +24,7 @@ def _setting(name: str, metavar: str) -> Any:
     return typer.Option(item.flag, metavar=metavar, help=item.help, show_default=False)
 
 
-def _plain(flag: str, metavar: str, help: str) -> Any:
+def plain(flag: str, metavar: str, help: str) -> Any:
     """A flag whose text the command itself reads."""
     return typer.Option(flag, metavar=metavar, help=help, show_default=False)
 
@@ -75,11 +75,11 @@ ExpertCodec = Annotated[
 ]
 
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
-Seed = Annotated[str | None, _plain("--seed", "N", "Make sampling repeatable.")]
-Temperature = Annotated[str | None, _plain("--temperature", "X", "0 is greedy; higher is wilder.")]
-TopP = Annotated[str | None, _plain("--top-p", "X", "Keep the likeliest tokens up to this sum.")]
-TopK = Annotated[str | None, _plain("--top-k", "N", "Keep the N likeliest tokens.")]
-MinP = Annotated[str | None, _plain("--min-p", "X", "Keep tokens at least this likely, beside the likeliest.")]
+Seed = Annotated[str | None, plain("--seed", "N", "Make sampling repeatable.")]
+Temperature = Annotated[str | None, plain("--temperature", "X", "0 is greedy; higher is wilder.")]
+TopP = Annotated[str | None, plain("--top-p", "X", "Keep the likeliest tokens up to this sum.")]
+TopK = Annotated[str | None, plain("--top-k", "N", "Keep the N likeliest tokens.")]
+MinP = Annotated[str | None, plain("--min-p", "X", "Keep tokens at least this likely, beside the likeliest.")]
 
 
 def paths() -> Paths:

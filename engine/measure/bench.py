@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lower import lower
 from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
+from engine.worker.engine import LoadedModel
 from engine.worker.loading import load_model
 from engine.worker.protocol import WorkerConfig
 
@@ -96,17 +97,11 @@ class BenchResult:
         return {**data, "prompts": list(data["prompts"]), "decodes": list(data["decodes"])}
 
 
-def bench_model(
-    folder: Path,
-    plan: BenchPlan,
-    threads: int | None = None,
-    progress: Progress = silent,
-    isa: str = "",
-) -> dict[str, Any]:
+def bench_model(folder: Path, plan: BenchPlan, config: WorkerConfig, progress: Progress = silent) -> dict[str, Any]:
     """Load the FTW folder in this process, as a worker does, and measure it: plain data with stable keys and a version.
 
-    Raises UsageError and DoesNotFitError when the model's context or the memory is smaller than the plan needs, and
-    whatever opening the folder raises.
+    `config` says where it runs; its model and context are the bench's to choose. Raises UsageError and DoesNotFitError
+    when the model's context or the memory is smaller than the plan needs, and whatever opening the folder raises.
     """
     manifest = load_manifest(folder)
     spec = Spec.from_json(manifest.spec)
@@ -115,7 +110,7 @@ def bench_model(
             f"The plan needs {plan.context} tokens of context; the model has {spec.context_length}.",
             "Choose smaller --depths or --prompts.",
         )
-    loaded = load_model(WorkerConfig(str(folder), threads=threads, isa=isa, kv=KvBudget(tokens=plan.context)))
+    loaded = load_model(replace(config, model=str(folder), kv=KvBudget(tokens=plan.context)))
     program = lower(spec)
     _, available = read_memory()
     meter = NativeMeter(available, loaded.isa)
@@ -129,8 +124,19 @@ def bench_model(
         "isa": loaded.isa,
         "threads": loaded.threads,
         "load_seconds": loaded.load_seconds,
+        **_cached_experts(loaded),
         **result.to_json(),
     }
+
+
+def _cached_experts(loaded: LoadedModel) -> dict[str, Any]:
+    """The experts' room on a device, and how many of the routed ones were found there in all that was measured."""
+    cache = loaded.planner.cache(loaded.budget)
+    if cache is None:
+        return {"experts": None, "hit_rate": None}
+    counters = loaded.executor.counters()
+    routed = counters["hits"] + counters["misses"]
+    return {"experts": asdict(cache), "hit_rate": counters["hits"] / routed if routed else None}
 
 
 class Bench:

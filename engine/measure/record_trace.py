@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from engine.base.errors import DoesNotFitError, FreetokenError, UnsupportedError, UsageError
+from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UnsupportedError, UsageError
 from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
 from engine.experts.trace import DECODE, PREFILL, RECORDED, SYNTHETIC, TraceHeader, TraceWriter
@@ -111,19 +111,21 @@ def record_trace(
     """Have the model in `folder` answer, and write its routing to `path`, which must not be there.
 
     `config` says where the model runs. Tokens that were written survive a kill. Errors: those of loading; UsageError
-    for a path that is there; FreetokenError for one that cannot be written, naming it.
+    for a path that is there, NotFoundError for one without a folder; FreetokenError for one that cannot be written.
     """
     manifest = load_manifest(folder)
     header = trace_header(folder.name, manifest)
     if path.exists():
         raise UsageError(f"{path} is there already.", "Name another file, or remove it.")
+    if not path.parent.is_dir():
+        raise NotFoundError(f"There is no folder {path.parent} for {path.name}.")
     text = Text.load(folder)
     prompts = [_ids(text, prompt) for prompt in plan.prompts]
     context = max(len(ids) for ids in prompts) + plan.tokens
     known = Spec.from_json(manifest.spec).context_length
     if context > known:
         raise DoesNotFitError(f"A prompt and its answer take {context} tokens; {folder.name} knows {known}.")
-    loaded = load_model(replace(config, kv=KvBudget(tokens=context)))
+    loaded = load_model(replace(config, model=str(folder), kv=KvBudget(tokens=context)))
     executor = cast(RoutedExecutor, loaded.executor)
     executor.record_routing(True)
     try:

@@ -1,7 +1,8 @@
 """`freetoken bench --routing TRACE`: a model of random weights runs the routing of a trace, so that cache and split
 meet the locality of real text, on a machine that could not hold the model that was traced.
 
-Its experts are small (`random_model.RandomShape`), so hits and misses are those of the traced model, and times are not.
+Its experts are small (`random_model.RandomShape`): hits and misses are those of the traced model, times are not. On a
+simulated device the virtual clock takes a record for as large as the trace says, or as `TYPICAL_RECORD`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from engine.worker.loading import load_model
 from engine.worker.protocol import ExpertWork, WorkerConfig
 
 ROUTING_BENCH_VERSION = 1
+TYPICAL_RECORD = 3 * 2048 * 512 * 9 // 16  # an expert of Qwen3.6-35B-A3B at 4.5 bits a weight
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ def bench_routing(path: Path, plan: RoutingPlan, config: WorkerConfig, progress:
     with tempfile.TemporaryDirectory(prefix="freetoken-routing-") as folder:
         model = Path(folder) / "model"
         write_random_model(replace(shape, context=max(shape.context, longest)), model)
-        loaded = load_model(replace(config, model=str(model), kv=KvBudget(tokens=longest)))
+        record = header.record_bytes or TYPICAL_RECORD
+        kv = KvBudget(tokens=longest)
+        loaded = load_model(replace(config, model=str(model), kv=kv, sim_record_bytes=record))
         runner = _Runner(loaded, OneSequence(loaded.executor, longest), shape.vocab_size)
         before, seconds = None, 0.0
         for place, ids in enumerate(routing):
@@ -76,6 +80,7 @@ def bench_routing(path: Path, plan: RoutingPlan, config: WorkerConfig, progress:
         "trace": {"file": path.name, "model": header.model, "origin": header.origin},
         "synthetic": header.origin == SYNTHETIC,
         "shape": asdict(shape),
+        "virtual_record_bytes": record if loaded.device == "sim" else None,
         **result,
     }
 

@@ -60,7 +60,7 @@ def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
         device_total=driver.memory()[0],
         free=lambda: driver.memory()[1],
     )
-    clock = VirtualClock(machine_named(SIM_MACHINE), _record_bytes(model))
+    clock = VirtualClock(machine_named(SIM_MACHINE), _record_bytes(model, config.sim_record_bytes))
     return LoadedModel(
         executor=executor,
         vocab_size=spec.vocab_size,
@@ -92,7 +92,7 @@ def _expert_codecs(model: Ftw) -> frozenset[str]:
     return frozenset(field.shape.codec for bank in model.banks for field in bank.fields if not field.shape.vector)
 
 
-def _record_bytes(model: Ftw) -> list[int]:
-    """Of each MoE layer."""
-    sizes = {layer: bank.record_bytes for bank in model.banks for layer in bank.layers}
+def _record_bytes(model: Ftw, instead: int) -> list[int]:
+    """Of each MoE layer; `instead` of what they are, unless 0."""
+    sizes = {layer: instead or bank.record_bytes for bank in model.banks for layer in bank.layers}
     return [sizes[layer] for layer in sorted(sizes)]

@@ -39,6 +39,7 @@ class WorkerConfig:
     profile: str = ""  # file of the machine's profile; "": there is none
     isa: str = ""  # of the kernels; "" takes the fastest
     sim_memory: int = 0  # bytes of a simulated GPU; 0: `loading.sim_memory` decides
+    sim_record_bytes: int = 0  # what a record counts for on its virtual clock; 0: the bytes that it has
     parent: int = 0  # process id of the front; 0: do not watch it
 
     def to_json(self) -> str:

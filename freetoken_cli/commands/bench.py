@@ -3,56 +3,70 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from engine.base.config import ISA_VARIABLE
+from engine.base.config import Config, check_device, hidden_settings
 from engine.base.errors import UsageError
-from engine.base.units import format_duration, format_size, parse_tokens
+from engine.base.units import parse_tokens
 from engine.files.store import Store
+from engine.front.attach import pick_device
 from engine.measure.bench import BenchPlan, bench_model
+from engine.measure.record_trace import QUESTIONS, TracePlan, record_trace
+from engine.measure.routing_bench import RoutingPlan, bench_routing
+from engine.worker.protocol import WorkerConfig
 from freetoken_cli import options
+from freetoken_cli.benchmarks import print_bench, print_recorded, print_routing, read_texts
 from freetoken_cli.folders import model_folder
 from freetoken_cli.front_process import health
-from freetoken_cli.options import Folder, Json, NoColor, Threads
-from freetoken_cli.output import Column, Output, pad
-from freetoken_cli.terminal import styled
+from freetoken_cli.options import Device, Experts, Json, NoColor, Threads, plain
+from freetoken_cli.output import Output
 
 EXAMPLES = (
     ("freetoken bench demo", "prompt and decode rates at several depths"),
     ("freetoken bench demo --depths 0,4096 --repeat 9", "deeper, and more often"),
-    ("freetoken bench demo --json", "for a script"),
+    ("freetoken bench demo --trace demo.jsonl.gz", "which experts its answers use, for freetoken replay"),
+    ("freetoken bench --routing trace.jsonl.gz --device sim --experts 37%", "a trace, run through random weights"),
 )
 
-Prompts = Annotated[
-    str | None, typer.Option("--prompts", metavar="N,N", help="Prompt lengths; 128,512.", show_default=False)
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model's name, or the path of an FTW folder; none with --routing.",
+        autocompletion=options.complete_model,
+        show_default=False,
+    ),
 ]
-Depths = Annotated[
-    str | None, typer.Option("--depths", metavar="N,N", help="Tokens before decoding; 0,512,2048.", show_default=False)
-]
-DecodeTokens = Annotated[
-    str | None, typer.Option("--decode-tokens", metavar="N", help="Steps a measurement; 32.", show_default=False)
-]
-Repeat = Annotated[str | None, typer.Option("--repeat", metavar="N", help="Rounds; 5.", show_default=False)]
 
-COLUMNS = (
-    Column("TEST", "test"),
-    Column("TOKENS/S", "rate", right=True),
-    Column("RANGE", "range", right=True),
-    Column("BYTES/TOKEN", "bytes", right=True),
-    Column("OF READ BANDWIDTH", "share", right=True),
-)
 
+Prompts = Annotated[str | None, plain("--prompts", "N,N", "Prompt lengths; 128,512.")]
+Depths = Annotated[str | None, plain("--depths", "N,N", "Tokens before decoding; 0,512,2048.")]
+DecodeTokens = Annotated[str | None, plain("--decode-tokens", "N", "Steps a measurement; 32.")]
+Repeat = Annotated[str | None, plain("--repeat", "N", "Rounds; 5.")]
+TraceFile = Annotated[str | None, plain("--trace", "FILE", "Record the model's routing instead; .gz is packed.")]
+Texts = Annotated[str | None, plain("--texts", "FILE", "With --trace: prompts, one a line; some of ours.")]
+Routing = Annotated[str | None, plain("--routing", "TRACE", "Run a trace's routing through random weights instead.")]
+Tokens = Annotated[str | None, plain("--tokens", "N", "Tokens an answer with --trace, 64; that count, 128.")]
+Warmup = Annotated[str | None, plain("--warmup", "N", "With --routing: tokens before those that count; 32.")]
 Quiet = Annotated[bool, options.quiet("Print each test and its rate alone.")]
 
 
 def command(
-    model: Folder,
+    model: Model = None,
     prompts: Prompts = None,
     depths: Depths = None,
     decode_tokens: DecodeTokens = None,
     repeat: Repeat = None,
+    trace: TraceFile = None,
+    texts: Texts = None,
+    routing: Routing = None,
+    tokens: Tokens = None,
+    warmup: Warmup = None,
+    device: Device = None,
+    experts: Experts = None,
     threads: Threads = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -60,62 +74,80 @@ def command(
 ) -> None:
     """Measure how fast a model reads prompts and writes tokens on this machine.
 
-    Rates are medians over rounds in which everything takes turns, with read loops over memory in between.
+    Rates are medians over rounds in which everything takes turns, with read loops over memory in between. With --trace
+    the model answers questions and its routing is kept; with --routing a model of random weights runs such a trace.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    speed = {"--prompts": prompts, "--depths": depths, "--decode-tokens": decode_tokens, "--repeat": repeat}
+    _check_mode(model, trace, routing, speed, {"--texts": texts}, {"--tokens": tokens}, {"--warmup": warmup})
     paths = options.paths()
-    config = options.settings(paths, threads=threads)
-    usual = BenchPlan()
-    plan = BenchPlan(
-        prompts=_numbers("--prompts", prompts, usual.prompts),
-        depths=_numbers("--depths", depths, usual.depths),
-        decode_tokens=_number("--decode-tokens", decode_tokens, usual.decode_tokens),
-        repeat=_number("--repeat", repeat, usual.repeat),
-    )
+    config = options.settings(paths, threads=threads, device=device, experts=experts)
+    worker = _worker(config, str(paths.profile))
+    if routing is not None:
+        usual = RoutingPlan()
+        plan = RoutingPlan(_number("--tokens", tokens, usual.tokens), _number("--warmup", warmup, usual.warmup))
+        with output.phase(f"Running {Path(routing).name}", sizes=False) as progress:
+            result = bench_routing(Path(routing).expanduser(), plan, worker, progress)
+        print_routing(result, output)
+        return
+    assert model is not None
     folder = model_folder(Store(paths.store), model)
+    if trace is not None:
+        answers = TracePlan(
+            prompts=QUESTIONS if texts is None else read_texts(Path(texts).expanduser()),
+            tokens=_number("--tokens", tokens, TracePlan().tokens),
+        )
+        with output.phase(f"Recording {folder.name}", sizes=False) as progress:
+            recorded = record_trace(folder, Path(trace).expanduser(), answers, worker, progress)
+        print_recorded(recorded, trace, output)
+        return
+    usual_bench = BenchPlan()
+    bench = BenchPlan(
+        prompts=_numbers("--prompts", prompts, usual_bench.prompts),
+        depths=_numbers("--depths", depths, usual_bench.depths),
+        decode_tokens=_number("--decode-tokens", decode_tokens, usual_bench.decode_tokens),
+        repeat=_number("--repeat", repeat, usual_bench.repeat),
+    )
     if health(paths.socket) is not None:
         output.note("A background server runs; what it computes meanwhile slows this down.")
     with output.phase(f"Measuring {folder.name}", sizes=False) as progress:
-        isa = os.environ.get(ISA_VARIABLE, "")
-        result = bench_model(folder, plan, config.threads, progress, isa)
-    if json:
-        output.document(result)
-        return
-    rows = _rows(result)
-    if quiet:
-        for row in rows:
-            output.line(f"{row['test']} {row['rate']}")
-        return
-    cells = [[row[column.key] for column in COLUMNS] for row in rows]
-    lines = pad([[column.title for column in COLUMNS], *cells], COLUMNS)
-    output.line(f"{result['model']} on {result['device']}, {result['isa']}, {result['threads']} threads")
-    output.line(styled(lines[0], "1", output.colour_out))
-    for line in lines[1:]:
-        output.line(line)
-    read = result["read"]
-    output.line(f"read bandwidth {read['median']:.1f} GB/s ({read['low']:.1f}-{read['high']:.1f})")
-    output.line(f"load {format_duration(result['load_seconds'])}")
+        measured = bench_model(folder, bench, worker, progress)
+    print_bench(measured, output)
 
 
-def _rows(result: dict[str, Any]) -> list[dict[str, str]]:
-    rows = []
-    for prompt in result["prompts"]:
-        rows.append({"test": f"prompt {prompt['tokens']}", **_rate(prompt["rate"]), "bytes": "", "share": ""})
-    for decode in result["decodes"]:
-        size = decode["dense_bytes"] + decode["expert_bytes"] + decode["kv_bytes"]
-        rows.append(
-            {
-                "test": f"decode at {decode['depth']}",
-                **_rate(decode["rate"]),
-                "bytes": format_size(size),
-                "share": f"{decode['share']['median']:.2f}",
-            }
-        )
-    return rows
+def _check_mode(
+    model: str | None,
+    trace: str | None,
+    routing: str | None,
+    speed: dict[str, str | None],
+    for_trace: dict[str, str | None],
+    for_both: dict[str, str | None],
+    for_routing: dict[str, str | None],
+) -> None:
+    """Raises UsageError for flags of different kinds of measurement, and for a model too many or too few."""
+    if routing is not None and (model is not None or trace is not None):
+        other = "--trace" if trace is not None else "model"
+        raise UsageError(f"--routing makes a model of its own and takes no {other}.", "Leave it out.")
+    if routing is None and model is None:
+        raise UsageError("There is no model to measure.", "For example: freetoken bench demo")
+    mode = "--routing" if routing is not None else "--trace" if trace is not None else ""
+    allowed = {"": speed, "--trace": for_trace | for_both, "--routing": for_both | for_routing}[mode]
+    for flag, value in (speed | for_trace | for_both | for_routing).items():
+        if value is not None and flag not in allowed:
+            raise UsageError(f"{flag} means nothing {f'with {mode}' if mode else 'here'}.", "Leave it out.")
 
 
-def _rate(rate: dict[str, float]) -> dict[str, str]:
-    return {"rate": f"{rate['median']:.1f}", "range": f"{rate['low']:.1f}-{rate['high']:.1f}"}
+def _worker(config: Config, profile: str) -> WorkerConfig:
+    """Where the bench's model runs: in this process, as a worker would."""
+    check_device(config.device)
+    return WorkerConfig(
+        model="",
+        device=pick_device(config.device),
+        threads=config.threads,
+        experts=None if config.experts is None else config.experts.exact,
+        profile=profile,
+        **hidden_settings(os.environ),
+    )
 
 
 def _numbers(flag: str, text: str | None, usual: tuple[int, ...]) -> tuple[int, ...]:

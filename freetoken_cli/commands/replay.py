@@ -11,7 +11,7 @@ from engine.base.errors import UsageError
 from engine.base.units import format_size, parse_experts, parse_size
 from engine.experts.machines import machine_named
 from engine.experts.policies import policies_named
-from engine.experts.replay import CARRY, FILL, NEAREST, check_length, slots_of
+from engine.experts.replay import CARRY, DEFAULT, FILL, NEAREST, check_length, slots_of
 from engine.experts.trace import SYNTHETIC, Trace, read_trace
 from freetoken_cli import options
 from freetoken_cli.options import Json, NoColor
@@ -85,6 +85,8 @@ TIME_COLUMNS = (
     Column("MISSES", f"{NEAREST}_rate", right=True),
     Column("CARRY", CARRY, right=True),
     Column("MISSES", f"{CARRY}_rate", right=True),
+    Column("DEFAULT", DEFAULT, right=True),
+    Column("MISSES", f"{DEFAULT}_rate", right=True),
     Column("ALL FILL", FILL, right=True),
     Column("BETTER RULE", "better"),
 )

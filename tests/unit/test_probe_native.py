@@ -13,6 +13,7 @@ from engine.files.ftw.opening import open_model
 from engine.measure.bench import BenchPlan, bench_model
 from engine.measure.native_meter import NativeMeter, example_record
 from engine.measure.probe import CANONICAL_SHAPES, ExpertShape, shapes_of
+from engine.worker.protocol import WorkerConfig
 from tests.bench.ours import Ours, converted
 from tests.bench.random_moe import Codecs, random_moe
 from tests.bench.shapes import Shape
@@ -76,7 +77,7 @@ def test_an_expert_larger_than_the_buffer_is_refused(meter: NativeMeter) -> None
 
 
 def test_a_model_is_benched(model: Path) -> None:
-    result = bench_model(model, PLAN, threads=1)
+    result = bench_model(model, PLAN, WorkerConfig("", threads=1))
     assert (result["version"], result["device"], result["threads"]) == (1, "cpu", 1)
     record = open_model(model).banks[0].record_bytes
     for decode, depth in zip(result["decodes"], PLAN.depths, strict=True):
@@ -91,7 +92,7 @@ def test_a_model_is_benched(model: Path) -> None:
 
 def test_a_plan_beyond_the_models_context_is_refused(model: Path) -> None:
     with pytest.raises(DoesNotFitError, match=r"4096"):
-        bench_model(model, BenchPlan(depths=(5000,)))
+        bench_model(model, BenchPlan(depths=(5000,)), WorkerConfig(""))
 
 
 def test_logits_do_not_depend_on_the_steps_they_were_made_in(model: Path) -> None:
