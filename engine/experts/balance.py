@@ -48,7 +48,8 @@ class Stance(Enum):
     """What the split in force aims at, in words for people."""
 
     BALANCE = "both branches end together"
-    CARRY = "the remainder is carried across layers"
+    FIRST = "at least one of any misses is filled"
+    CARRY = "the remainder is carried across all layers"
     MORE = "more is filled than balance asks for"
     FILL = "all misses are filled"
     CPU = "the CPU computes all misses"
@@ -154,10 +155,11 @@ class Balancer:
             return Split.all_cpu(stance.value)
         if stance is Stance.CARRY:
             return Split.carry(round(timing.fraction, 3), stance.value)
-        split = Split.balanced(timing, why=stance.value)
         if stance is Stance.MORE:
-            more = [q + round((m - q) / 2) for m, q in enumerate(split.table)]
-            return Split(TABLE, (1 + split.fraction) / 2, tuple(more), stance.value)
+            balanced = Split.balanced(timing)
+            more = [q + round((m - q) / 2) for m, q in enumerate(balanced.table)]
+            return Split(TABLE, (1 + balanced.fraction) / 2, tuple(more), stance.value)
+        split = (Split.balanced if stance is Stance.FIRST else Split.usual)(timing, why=stance.value)
         fill = Split.all_fill("the CPU is too slow to help")
         return fill if self._usual.alike(split, fill) else split
 

@@ -16,8 +16,8 @@ from engine.experts.policies import Policy, Pool, make_policy
 from engine.experts.split import Split
 from engine.experts.trace import Trace, TraceHeader
 
-NEAREST, CARRY, FILL = RULES = ("nearest", "carry", "fill")
-"""The first rule, the second, and every miss filled."""
+NEAREST, CARRY, DEFAULT, FILL = RULES = ("nearest", "carry", "default", "fill")
+"""The first rule, the second, what is the default (each where it is better), and every miss filled."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ def rules_for(machine: VirtualMachine, record_bytes: int) -> dict[str, Split]:
     return {
         NEAREST: Split.timed(timing.fraction, timing),
         CARRY: Split.carry(timing.fraction),
+        DEFAULT: Split.usual(timing),
         FILL: Split.all_fill(),
     }
 

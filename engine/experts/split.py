@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 TABLE, CARRY, FILL, CPU = RULES = ("table", "carry", "fill", "cpu")
+CARRIED = -1  # an entry of a table that leaves its number of misses to the second rule
 MOST_TABLED = 64  # misses; a longer table would change q / m by less than a hundredth
 FIXED_ONE = 1 << 16  # the device keeps fractions as 16.16 fixed point
 _MOST_SLOWED = 0.85  # share of its rate that the CPU is taken to lose beside the link, where that is not measured
+_FILL_FIRST = 0.5  # the fraction from which even a single miss is always filled
 _NOISE = 1e-9  # of m * f: where the product is whole but for rounding, its neighbours do not compete
 
 
@@ -169,9 +171,9 @@ def carried(misses: int, share: int, carry: int) -> tuple[int, int]:
 class Split:
     """The division in force, as the cache uploads it; it takes effect at the next step.
 
-    rule: `table` (q = table[m]; beyond the end the last entry and `fraction` of the rest), `carry` (the second rule
-    with `fraction`), `fill` (q = m) or `cpu` (q = 0). `why` tells people where it comes from; it does not count when
-    two splits are compared.
+    rule: `table` (q = table[m], or where that is `CARRIED` the second rule; beyond the end the last entry and
+    `fraction` of the rest), `carry` (the second rule with `fraction`), `fill` (q = m) or `cpu` (q = 0). `why` tells
+    people where it comes from; it does not count when two splits are compared.
     """
 
     rule: str
@@ -186,8 +188,10 @@ class Split:
             raise ValueError(f"a fraction of {self.fraction}")
         if (self.rule == TABLE) != bool(self.table):
             raise ValueError("a table belongs to the rule `table`, and to no other")
-        if any(not 0 <= fills <= misses for misses, fills in enumerate(self.table)):
-            raise ValueError("a table holds between none and m fills for m misses")
+        if any(fills != CARRIED and not 0 <= fills <= misses for misses, fills in enumerate(self.table)):
+            raise ValueError("a table holds between none and m fills for m misses, or leaves them to the second rule")
+        if self.table[-1:] == (CARRIED,):
+            raise ValueError("what lies beyond a table goes on from its last entry, so that is a number")
 
     @property
     def fixed(self) -> int:
@@ -203,12 +207,16 @@ class Split:
             return misses, carry
         if self.rule == CPU:
             return 0, carry
-        if self.rule == CARRY:
+        if self.carries(misses):
             return carried(misses, self.fixed, carry)
         last = len(self.table) - 1
         if misses <= last:
             return self.table[misses], carry
         return self.table[last] + ((misses - last) * self.fixed >> 16), carry
+
+    def carries(self, misses: int) -> bool:
+        """Whether the second rule divides so many misses."""
+        return self.rule == CARRY or self.table[misses : misses + 1] == (CARRIED,)
 
     @staticmethod
     def nearest(share: float, fill: Branch, cpu: Branch, most: int = MOST_TABLED, why: str = "") -> Split:
@@ -222,15 +230,28 @@ class Split:
 
     @staticmethod
     def of_fraction(share: float, why: str = "") -> Split:
-        """The first rule where nothing but a fraction above 0 is known: branches without latency that agree with it."""
+        """The default where nothing but a fraction above 0 is known: branches without latency that agree with it."""
         if share == 1:
             return Split.all_fill(why)
-        return Split.nearest(share, Branch(0.0, 1 - share), Branch(0.0, share), why=why)
+        return Split.usual(Timing(Branch(0.0, 1 - share), Branch(0.0, share)), why=why)
 
     @staticmethod
     def balanced(timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:
         """The division at which the fitted branches end together, tabled for up to `most` misses."""
         return Split(TABLE, timing.fraction, tuple(timing.balanced(m) for m in range(most + 1)), why)
+
+    @staticmethod
+    def usual(timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:
+        """What is the default where branches have been measured: both rules, each where it is better.
+
+        Few misses, m f <= 1, are most of what there is at real hit rates. The first rule fills one of them every time;
+        where the link is the slower branch (f < 1/2) that makes the CPU wait, so these are left to the second rule.
+        """
+        split = Split.balanced(timing, most, why)
+        if split.fraction >= _FILL_FIRST:
+            return split
+        few = math.floor(1 / split.fraction + _NOISE) if split.fraction * most > 1 else most - 1
+        return Split(TABLE, split.fraction, (0, *[CARRIED] * few, *split.table[few + 1 :]), why)
 
     @staticmethod
     def carry(share: float, why: str = "") -> Split:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.experts.split import CARRY, FIXED_ONE, Split, Timing
+from engine.experts.split import FIXED_ONE, Split, Timing
 
 _RARE = 0.01  # share of layers below which a number of misses is not worth a change of its own
+_NEAR = 0.02  # difference of fractions that changes fewer than one record in fifty
 _HEAVY = 1e100  # weights are scaled down before they grow beyond what a float holds
 
 
@@ -48,9 +49,13 @@ class UsualMisses:
 
     def alike(self, one: Split, other: Split) -> bool:
         """Whether both divide every common number of misses alike."""
-        if CARRY in (one.rule, other.rule):
-            return one == other
-        return all(one.fills(m)[0] == other.fills(m)[0] for m in self.common())
+        near = abs(one.fraction - other.fraction) < _NEAR
+        return all(
+            near and one.carries(m) == other.carries(m)
+            if one.carries(m) or other.carries(m)
+            else one.fills(m) == other.fills(m)
+            for m in self.common()
+        )
 
     def saving(self, new: Split, old: Split, timing: Timing) -> tuple[float, float]:
         """Shares of the time that `new` saves: over all layers, and over the number of misses that it helps most."""
@@ -62,12 +67,12 @@ class UsualMisses:
 
 
 def _mean_fills(split: Split, misses: int) -> float:
-    return misses * split.fraction if split.rule == CARRY else split.fills(misses)[0]
+    return misses * split.fraction if split.carries(misses) else split.fills(misses)[0]
 
 
 def seconds(split: Split, timing: Timing, misses: int) -> float:
-    """Time of a layer with `misses` under `split`; under the rule that carries, the mean over all carries."""
-    if split.rule != CARRY:
+    """Time of a layer with `misses` under `split`; where the remainder is carried, the mean over all carries."""
+    if not split.carries(misses):
         return timing.seconds(misses, split.fills(misses)[0])
     low, rest = divmod(misses * split.fixed, FIXED_ONE)
     above = rest / FIXED_ONE

@@ -27,11 +27,14 @@ static_assert(sizeof(CacheState) == 64, "as engine/experts/cache.py writes it");
 
 // How m misses that may be filled become q fills.
 enum SplitRule : int32_t {
-    kSplitTable = 0,  // split_table[m]; beyond its end the last entry and `fraction` of the rest
+    kSplitTable = 0,  // split_table[m], or the rule below; beyond its end the last entry and `fraction` of the rest
     kSplitCarry = 1,  // m times the fraction and what was left over before
     kSplitFill = 2,   // all of them
     kSplitCpu = 3,    // none
 };
+
+// An entry of the table that leaves its number of misses to the rule that carries; never the last one.
+inline constexpr int32_t kSplitByCarry = -1;
 
 // What a plan counts, of distinct experts.
 enum Count : int32_t {

@@ -118,20 +118,24 @@ __device__ void classify(const Tables& tables, const Layer& layer, const uint32_
     }
 }
 
+__device__ inline int carried_fills(const CacheState& state, uint32_t misses, uint32_t& carry) {
+    const uint32_t sum = carry + misses * state.fraction;
+    carry = sum & 0xFFFFu;
+    return static_cast<int>(sum >> 16);
+}
+
 // q for m misses that may be filled, before it is cut to the victims that there are; the carry is replaced.
 __device__ inline int fills_by_rule(const CacheState& state, const int32_t* split_table, int misses, uint32_t& carry) {
     const auto m = static_cast<uint32_t>(misses);
     switch (state.rule) {
         case kSplitTable: {
-            if (misses < state.table_length) return split_table[misses];
             const int last = state.table_length - 1;
-            return split_table[last] + static_cast<int>(static_cast<uint32_t>(misses - last) * state.fraction >> 16);
+            if (misses > last) return split_table[last] + static_cast<int>((m - last) * state.fraction >> 16);
+            if (split_table[misses] != kSplitByCarry) return split_table[misses];
+            return carried_fills(state, m, carry);
         }
-        case kSplitCarry: {
-            const uint32_t sum = carry + m * state.fraction;
-            carry = sum & 0xFFFFu;
-            return static_cast<int>(sum >> 16);
-        }
+        case kSplitCarry:
+            return carried_fills(state, m, carry);
         case kSplitFill:
             return misses;
         default:

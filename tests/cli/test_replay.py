@@ -59,7 +59,7 @@ def test_a_machine_adds_both_rules(home: Home, trace: Path) -> None:
     assert machine["record_bytes"] == 1769472
     assert machine["fraction"] == pytest.approx(0.4, abs=0.01)
     for found in document["policies"].values():
-        assert list(found["rules"]) == ["nearest", "carry", "fill"]
+        assert list(found["rules"]) == ["nearest", "carry", "default", "fill"]
         times = {rule: each["seconds_per_token"] for rule, each in found["rules"].items()}
         assert all(seconds > 0 for seconds in times.values())
         assert found["better_rule"] == min(("nearest", "carry"), key=lambda rule: times[rule])

@@ -39,19 +39,25 @@ struct CacheTwin {
         state.rule = kSplitFill;
     }
 
+    int carried(int misses) {
+        const uint64_t sum = state.carry + uint64_t{state.fraction} * static_cast<uint64_t>(misses);
+        state.carry = static_cast<uint32_t>(sum % 65536);
+        return static_cast<int>(sum / 65536);
+    }
+
     int wished(int misses) {
         switch (state.rule) {
             case kSplitFill:
                 return misses;
             case kSplitCpu:
                 return 0;
-            case kSplitCarry: {
-                const uint64_t sum = state.carry + uint64_t{state.fraction} * static_cast<uint64_t>(misses);
-                state.carry = static_cast<uint32_t>(sum % 65536);
-                return static_cast<int>(sum / 65536);
-            }
+            case kSplitCarry:
+                return carried(misses);
             default: {
-                if (misses < state.table_length) return split_table[static_cast<size_t>(misses)];
+                if (misses < state.table_length) {
+                    const int32_t fills = split_table[static_cast<size_t>(misses)];
+                    return fills == kSplitByCarry ? carried(misses) : fills;
+                }
                 const int beyond = misses - (state.table_length - 1);
                 return split_table[static_cast<size_t>(state.table_length - 1)] +
                        static_cast<int>(uint64_t{state.fraction} * static_cast<uint64_t>(beyond) / 65536);

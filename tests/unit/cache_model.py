@@ -14,7 +14,10 @@ COUNTS = ("distinct", "hits", "misses", "fills", "cpu")
 
 @dataclass
 class Rule:
-    """How m misses that may be filled become q: `name` is table, carry, fill or cpu; fraction and carry are 16.16."""
+    """How m misses that may be filled become q: `name` is table, carry, fill or cpu; fraction and carry are 16.16.
+
+    An entry of -1 in the table leaves its number of misses to the rule that carries.
+    """
 
     name: str
     fraction: int = 0
@@ -26,7 +29,7 @@ class Rule:
             return misses
         if self.name == "cpu":
             return 0
-        if self.name == "carry":
+        if self.name == "carry" or (self.name == "table" and self.table[misses : misses + 1] == (-1,)):
             self.carry += misses * self.fraction
             whole, self.carry = divmod(self.carry, 1 << 16)
             return whole

@@ -13,7 +13,7 @@ from engine.device.driver import Driver
 from engine.device.sim import SimDriver
 from engine.experts.arena import SlotArena
 from engine.experts.cache import ExpertCache, Totals
-from engine.experts.split import Split
+from engine.experts.split import CARRIED, Split
 from tests.unit.cache_model import CacheModel, Planned, Rule
 
 RECORD_BYTES = 4096
@@ -179,4 +179,6 @@ def random_split(rng: random.Random) -> Split:
     if kind < 4:
         return Split.carry(rng.choice([0.0, 1.0, 0.25, rng.random(), rng.random()]))
     length = rng.randrange(1, 8)
-    return Split("table", rng.random(), tuple(rng.randrange(m + 1) for m in range(length)))
+    fills = [rng.randrange(m + 1) for m in range(length)]
+    carried = [CARRIED if rng.random() < 0.2 else q for q in fills[:-1]]
+    return Split("table", rng.random(), (*carried, fills[-1]))

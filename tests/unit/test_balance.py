@@ -23,7 +23,7 @@ six_machines = pytest.mark.parametrize("machine", MACHINES.values(), ids=list(MA
 
 def _probed(machine: VirtualMachine, rules: TrialRules = NO_TRIALS) -> Balancer:
     timing = calibrate(machine, RECORD)
-    return Balancer(Split.timed(timing.fraction, timing), timing, rules=rules)
+    return Balancer(Split.usual(timing), timing, rules=rules)
 
 
 def _above(machine: VirtualMachine, most: int = 64) -> range:
@@ -112,7 +112,7 @@ def test_a_cpu_too_weak_to_help_is_left_out_and_asked_again_when_it_may_help() -
     assert max(excess(strong, balancer.split, misses) for misses in _above(strong, 6)) < 0.1
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     link=st.floats(5, 60),
     host=st.floats(5, 200),
@@ -186,23 +186,26 @@ def test_it_stays_in_balance_where_fills_buy_nothing() -> None:
 def test_all_cpu_wins_where_the_link_is_hopeless() -> None:
     """At a miss rate of one in twenty nearly every layer that misses misses one expert, and the first rule fills it."""
     machine = VirtualMachine("narrow", 0.8, 60.0, 2e-5, 1e-5, 66.0)
+    first = Balancer(Split.balanced(calibrate(machine, RECORD)), rules=NO_TRIALS)
+    filling = Drive(machine, first, of_rate(0.06), noise=0.03, bought=Bought(0.06, 0.05)).run(16)
     drive = _loop_with_hits(machine, none=0.06, full=0.05)
-    drive.run(200)
-    filling = drive.run(100)
-    drive.run(3000)
-    assert drive.balancer.split.rule in (CPU, CARRY)
-    assert drive.run(256) > 1.5 * filling
+    drive.run(4256)
+    assert drive.balancer.split.rule == CPU
+    assert drive.run(256) > 3 * filling
 
 
 def test_a_shift_ends_what_was_compared_before_it() -> None:
     """A stance that won before other programs came is no longer proven, so the loop goes back to balance."""
     machine = MACHINES["rtx4090-server"]
     drive = _loop_with_hits(machine, none=0.6, full=0.05)
-    drive.run(7000)
-    assert drive.balancer.split.rule != TABLE or "more" in drive.balancer.split.why
+    while "more tokens a second than" not in drive.balancer.why:
+        drive.run(32)
+        assert drive.tokens < 9000
+    drive.run(96)  # it settles where it is
+    assert "both branches end together:" not in drive.balancer.why
     drive.machine = replace(machine, link=machine.link / 4)
     drive.run(64)
-    assert "both branches end together" in drive.balancer.why
+    assert "both branches end together:" in drive.balancer.why
 
 
 def test_prefill_and_impossible_readings_are_passed_over() -> None:

@@ -12,7 +12,7 @@ from engine.base.errors import FreetokenError, UsageError
 from engine.base.units import ExpertRoom, parse_experts
 from engine.experts.machines import MACHINES
 from engine.experts.policies import POLICIES
-from engine.experts.replay import CARRY, FILL, NEAREST, Clock, replay, rules_for, slots_of
+from engine.experts.replay import CARRY, DEFAULT, FILL, NEAREST, Clock, replay, rules_for, slots_of
 from engine.experts.split import Split
 from engine.experts.trace import Trace, TraceHeader, read_trace
 from tests.unit.routing import drifting, recorded_trace, trace_of
@@ -177,7 +177,7 @@ def test_rules_fill_what_they_say() -> None:
     machine = MACHINES["rtx4060-laptop"]
     trace = trace_of(drifting(300, 4, 32, 6), 32)
     rules = rules_for(machine, RECORD)
-    assert list(rules) == [NEAREST, CARRY, FILL]
+    assert list(rules) == [NEAREST, CARRY, DEFAULT, FILL]
     found = {rule: replay(trace, "lru", 40, 50, split, Clock(machine, RECORD)) for rule, split in rules.items()}
     assert found[CARRY].fills / found[CARRY].misses == pytest.approx(rules[CARRY].fraction, abs=0.01)
     assert found[FILL].fills == found[FILL].misses

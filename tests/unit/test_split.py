@@ -214,12 +214,31 @@ def test_carry_reaches_where_one_miss_at_a_time_never_would() -> None:
     assert fills == [0, 0, 0, 1, 0, 0, 0, 1]
 
 
-@given(share=st.floats(0.01, 0.99), misses=st.integers(0, 2000))
-def test_beyond_its_table_a_split_goes_on_in_proportion(share: float, misses: int) -> None:
-    fills, carry = Split.of_fraction(share).fills(misses, 7)
-    assert carry == 7
+@given(share=st.floats(0.01, 0.99), misses=st.integers(0, 2000), carry=st.integers(0, FIXED_ONE - 1))
+def test_beyond_its_table_a_split_goes_on_in_proportion(share: float, misses: int, carry: int) -> None:
+    split = Split.of_fraction(share)
+    fills, after = split.fills(misses, carry)
+    assert (after == carry) or split.carries(misses)
     assert 0 <= fills <= misses
     assert abs(fills - misses * share) <= 2 + misses / FIXED_ONE
+
+
+@given(link=bandwidths, rest=bandwidths, late_fill=latencies, late_cpu=latencies, carry=st.integers(0, FIXED_ONE - 1))
+def test_the_default_carries_few_misses_where_the_link_is_the_slower_branch(
+    link: float, rest: float, late_fill: float, late_cpu: float, carry: int
+) -> None:
+    timing = Timing(*_branches(link, rest, late_fill, late_cpu))
+    split, share = Split.usual(timing), timing.fraction
+    assert split.fills(0, carry) == (0, carry)
+    for misses in range(1, 65):
+        if share < 0.5 and misses * share <= 1 and misses < 64:
+            assert split.fills(misses, carry) == (
+                carry + misses * split.fixed >> 16,
+                carry + misses * split.fixed & 0xFFFF,
+            )
+        elif misses * share > 1 + 1e-6:
+            assert split.fills(misses, carry) == (timing.balanced(misses), carry)
+    assert Split.of_fraction(0.75).fills(1) == (1, 0)
 
 
 def test_overrides_take_all() -> None:
@@ -238,6 +257,7 @@ def test_overrides_take_all() -> None:
         lambda: Split("table", 0.5, (0, 2)),
         lambda: Split("table", 0.5, (1,)),
         lambda: Split("table", 0.5, (0, -1)),
+        lambda: Split("table", 0.5, (0, -2, 1)),
         lambda: Branch(-1.0, 1.0),
         lambda: Branch(0.0, 0.0),
         lambda: Branch(0.0, float("inf")),
