@@ -1,4 +1,4 @@
-"""The router's kernel against the native operation, bit for bit: scores, ties, groups, what is no number, forced ids."""
+"""The router's kernel against the native operation, bit for bit: ties, groups, what is no number, forced ids."""
 
 from __future__ import annotations
 

@@ -9,10 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from engine import _native
-from engine.device.sim import SimDriver
 from engine.files.codecs import CODECS
-from engine.program.device.row_operations import SCORINGS
-from engine.program.ir import Buffer, Op, Program, RopeTable
+from engine.program.ir import Program, RopeTable
 from tests.unit.device_rig import Model, assert_same_bits, sequence
 from tests.unit.native_model import HIDDEN, VOCAB, RandomModel
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.device.driver import Driver, Memory
+from engine.device.products import input_bytes
 from engine.files.codecs import align
 from engine.program.device.buffers import Rows
 
 Q16_BLOCK, Q16_BLOCK_BYTES = 32, 96  # QuantBlock of native/kernels/activations.h
 ALIGNED_BYTES = 64
+ANY_INTEGER, ANY_FLOAT = "q8_0", "f32"  # all codecs of a kind read the same rows
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,6 @@ class Activations:
         return self._max_rows if per_row else self._max_tokens
 
     def _allocate(self, rows: int, cols: int, is_integer: bool) -> PackedRows:
-        size = -(-cols // Q16_BLOCK) * Q16_BLOCK_BYTES if is_integer else 4 * cols
-        row_bytes = align(size, ALIGNED_BYTES)
+        row_bytes = align(input_bytes(ANY_INTEGER if is_integer else ANY_FLOAT, cols), ALIGNED_BYTES)
         self._memory.append(self._driver.allocate(rows * row_bytes))
         return PackedRows(self._memory[-1].address, row_bytes)

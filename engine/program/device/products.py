@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine.device.products import (
+    FEW_THREADS,
+    MANY_ROWS,
+    MANY_THREADS,
+    PACK_THREADS,
+    ROW_THREADS,
+    few_grid,
+    input_bytes,
+    many_grid,
+    pack_grid,
+    row_grid,
+    token_groups,
+)
 from engine.files.codecs import CODECS, TILE_ROWS
-from engine.program.device.activations import Q16_BLOCK, Q16_BLOCK_BYTES, PackedRows
+from engine.program.device.activations import PackedRows
 from engine.program.device.buffers import Rows
 from engine.program.device.launching import THREADS, Issue, OpReader, columns_grid
 from engine.program.device.step_data import Extent
 from engine.program.device.weights import Matrix
 
-WARP = 32
-WARPS = 4  # of a block, a tile each
-MANY_ROWS = 8  # from so many rows on a matrix is read once for a group of them
-TILES_OF_BLOCK, THREADS_OF_TILE_BLOCK, GROUP_ROWS = 2, 128, 32  # of linear_many.cu
-PACK_THREADS = 8  # that share a block of 32 activations
 PLAIN_ORDER = 0  # no order of columns
 
 
@@ -34,12 +42,12 @@ class Packing:
     def issue(self, op: OpReader) -> Callable[[Extent, bool], None]:
         """What launches it, for an extent and the domain of the buffer."""
         launch = op.context.launcher(self.kernel)
-        threads = self.cols // Q16_BLOCK * PACK_THREADS if self.kernel == "pack_q16" else self.cols
+        grid_of, threads = (pack_grid, PACK_THREADS) if self.kernel == "pack_q16" else (row_grid, ROW_THREADS)
 
         def issue(extent: Extent, per_row: bool) -> None:
-            grid = columns_grid(threads, extent.grid_rows(per_row))
+            grid = grid_of(self.cols, extent.grid_rows(per_row))
             source = (self.address, self.stride, self.order, extent.live(per_row), 1, self.cols)
-            launch(grid, THREADS, *source, self.rows.address, self.rows.row_bytes)
+            launch(grid, threads, *source, self.rows.address, self.rows.row_bytes)
 
         return issue
 
@@ -73,20 +81,20 @@ def make_head_linear(op: OpReader) -> Issue:
     op.require(in_offset + cols <= in_stride and heads * in_stride <= x.width, "the heads reach beyond the input")
     op.require(out_offset + rows <= out_stride and heads * out_stride <= y.width, "the heads reach beyond the output")
     launch = op.context.launcher(f"head_linear_{matrix.codec}")
-    tiles = -(-rows // TILE_ROWS) + (1 if rows % TILE_ROWS else 0)  # that a head can touch
+    touched = rows + (TILE_ROWS if rows % TILE_ROWS else 0)  # rows of the tiles that a head can touch
     source, target = x.address + 4 * in_offset, y.address + 4 * out_offset
     pack, packed = None, PackedRows(source, 4 * x.stride)
     head_bytes = 4 * in_stride
     if not CODECS[matrix.codec].is_float:
         pack, packed = _pack_heads(op, x, source, heads, in_stride, cols)
-        head_bytes = cols // Q16_BLOCK * Q16_BLOCK_BYTES
+        head_bytes = input_bytes(matrix.codec, cols)
 
     def issue(extent: Extent) -> None:
         if pack is not None:
             pack(extent)
-        grid = (-(-tiles // WARPS), extent.grid_rows(False), heads)
+        tile_blocks, tokens, _ = few_grid(touched, extent.grid_rows(False))
         inputs = (matrix.address, rows, cols, packed.address, packed.row_bytes, head_bytes, extent.live(False))
-        launch(grid, WARPS * WARP, *inputs, target, y.stride, out_stride)
+        launch((tile_blocks, tokens, heads), FEW_THREADS, *inputs, target, y.stride, out_stride)
 
     return issue
 
@@ -126,17 +134,15 @@ def _product(op: OpReader, i: int, x: Rows, inputs: _Inputs, scale: float) -> Is
     packed = inputs.of(matrix)
     few = op.context.launcher(f"linear_{matrix.codec}")
     many = op.context.launcher(f"linear_many_{matrix.codec}")
-    tiles = -(-matrix.rows // TILE_ROWS)
     source = (matrix.address, matrix.rows, matrix.cols, packed.address, packed.row_bytes)
     target = (bias, scale, y.address, y.stride)
 
     def issue(extent: Extent) -> None:
         rows, live = extent.grid_rows(x.per_row), extent.live(x.per_row)
         if rows < MANY_ROWS:
-            few((-(-tiles // WARPS), rows, 1), WARPS * WARP, *source, live, *target)
+            few(few_grid(matrix.rows, rows), FEW_THREADS, *source, live, *target)
         else:
-            grid = (-(-tiles // TILES_OF_BLOCK), -(-rows // GROUP_ROWS), 1)
-            many(grid, THREADS_OF_TILE_BLOCK, *source, live, *target)
+            many(many_grid(matrix.rows, token_groups(rows)), MANY_THREADS, *source, live, *target)
 
     return issue
 
