@@ -138,3 +138,42 @@ def test_the_states_of_a_real_model(real: RunningFront) -> None:
     too_long = real.control("load", model="tiny", context=100_000)["error"]
     assert too_long["type"] == "DoesNotFitError"
     assert "98976 tokens more than the 1024" in too_long["message"]
+
+
+def test_a_simulated_device_answers_as_the_cpu_does_through_any_resize(real: RunningFront) -> None:
+    prompt = [(13 * index) % 250 for index in range(60)]
+    real.control("load", model="tiny", device="cpu", kv_tokens=512)
+    wanted = token_names(real, prompt, 48, temperature=0)
+    state = real.control("load", model="tiny", device="sim", experts="50%", kv_tokens=512)
+    assert (state["device"], state["expert_slots"]) == ("sim", 8)
+    assert "simulated device" in state["device_text"]
+    assert any("freetoken probe" in note for note in state["notes"]) or state["notes"] == []
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(token_names, real, prompt, 48, temperature=0)
+        moved = 0
+        while not answer.done():
+            experts, tokens = [("2", 400), ("100%", 512), ("0", 448), ("5", 1024)][moved % 4]
+            resized = real.control("resize", model="tiny", experts=experts, kv_tokens=tokens)
+            assert "error" not in resized, resized
+            moved += 1
+        assert answer.result() == wanted
+    assert moved > 3
+    (state,) = real.control("ps")["models"]
+    assert state["hit_rate"] is not None
+    stats = real.control("stats", model="tiny")
+    assert stats["experts"]["counts"]["plans"] > 0
+    assert stats["experts"]["clock"]
+    real.control("stop", model="tiny")
+
+
+def test_room_on_a_device_is_refused_by_number(real: RunningFront) -> None:
+    error = real.control("load", model="tiny", device="sim", experts="1")["error"]
+    assert error["type"] == "DoesNotFitError"
+    assert error["remedy"] == "Give --experts 2 or more, or --experts 0 to cache none."
+    error = real.control("load", model="tiny", device="sim", kv_bytes=2**45)["error"]
+    assert error["type"] == "NoRoomError"
+    assert "Give --kv" in error["remedy"]
+    state = real.control("load", model="tiny", device="sim", experts="0", kv_tokens=256)
+    assert (state["experts"], state["expert_slots"]) == (0.0, 0)
+    assert len(token_names(real, [1, 2, 3], 4, temperature=0)) == 4
+    real.control("stop", model="tiny")
