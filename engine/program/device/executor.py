@@ -11,6 +11,7 @@ import numpy as np
 
 from engine.device.driver import Driver
 from engine.experts.bank import HostBank
+from engine.experts.cache import ExpertCache
 from engine.experts.hybrid import Signals
 from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw, Tensor
@@ -23,11 +24,13 @@ from engine.program.device.launching import Context
 from engine.program.device.native_attention import NativeAttention
 from engine.program.device.operations import prepare
 from engine.program.device.routing import DeviceRouting
-from engine.program.device.runner import BUCKETS, CHUNK_ROWS, StepRunner
+from engine.program.device.runner import CHUNK_ROWS, StepRunner, most_tokens
 from engine.program.device.step_data import StepData
 from engine.program.device.weights import DeviceWeights
 from engine.program.executor import Batch, Floats, Ints
 from engine.program.ir import Program
+
+TENDED_STEPS = 1 << 16
 
 
 class MakeAttention(Protocol):
@@ -78,7 +81,7 @@ class DeviceExecutor:
         make_attention: MakeAttention = NativeAttention,
     ) -> None:
         self._program = program
-        self._max_tokens = room = max(max_tokens, BUCKETS[-1])
+        self._max_tokens = room = most_tokens(max_tokens)
         self._steps = 0
         self._seconds = 0.0
         stream = driver.stream("main")
@@ -155,6 +158,8 @@ class DeviceExecutor:
             self._runner.run(batch, logits)
             self._seconds += time.monotonic() - began
             self._steps += 1
+            if self._steps % TENDED_STEPS == 0:
+                self._experts.tend()
         return logits
 
     def trace(self, batch: Batch) -> list[Floats]:
@@ -223,6 +228,15 @@ class DeviceExecutor:
     def layer_counts(self) -> Ints:
         """int32 [MoE layers, 5] of the last step: distinct experts, hits, misses, fills, left to the CPU."""
         return self._experts.layer_counts()
+
+    @property
+    def caches(self) -> tuple[ExpertCache, ...]:
+        """Of each bank, for who looks into them or damages them on purpose."""
+        return self._experts.caches
+
+    def check(self) -> None:
+        """AssertionError unless every slot holds the record that the device's tables say."""
+        self._experts.check()
 
     def close(self) -> None:
         """Give all memory back; nothing else may be called then."""

@@ -151,6 +151,16 @@ class DeviceExperts:
         for cache in self._caches:
             cache.tend()
 
+    def forget(self) -> None:
+        """After a step that failed: nobody knows which of its fills were done."""
+        for cache in self._caches:
+            cache.clear()
+
+    @property
+    def caches(self) -> tuple[ExpertCache, ...]:
+        """Each bank's."""
+        return tuple(self._caches)
+
     def check(self) -> None:
         """AssertionError unless every slot holds the record that the tables say."""
         for bank, cache in zip(self._banks, self._caches, strict=True):

@@ -24,6 +24,11 @@ CHUNK_ROWS = BUCKETS[-1]
 """Wanted rows that the head of a model treats at a time: so many logits have room."""
 
 
+def most_tokens(max_tokens: int) -> int:
+    """Tokens that an executor has room for when it is asked for `max_tokens`: the largest graph at least."""
+    return max(max_tokens, BUCKETS[-1])
+
+
 class StepRunner:
     """Runs checked batches of at least one token. Owns graphs and the host's room for logits, nothing else."""
 
@@ -96,10 +101,14 @@ class StepRunner:
         layout = self._data.layout(size)
         self._experts.begin_step()
         try:
-            self._attention.begin(batch, self._data.write(layout, batch, self._routing.forced))
-            yield layout, mode
-        finally:
-            self._experts.end_step()
+            try:
+                self._attention.begin(batch, self._data.write(layout, batch, self._routing.forced))
+                yield layout, mode
+            finally:
+                self._experts.end_step()
+        except BaseException:
+            self._experts.forget()
+            raise
 
     def _graph(self, layout: StepLayout, mode: StepMode) -> Graph:
         key = (layout.tokens, mode, self._experts.shape)

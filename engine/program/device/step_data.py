@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +96,34 @@ class Extent:
         return self.base + self.layout.attention
 
 
+def step_layout(
+    tokens: int, pairs: Sequence[int], chunk_rows: int, routed: tuple[int, int], attention_bytes: int
+) -> StepLayout:
+    """The layout of a block for up to `tokens` tokens; `pairs` are the frequencies of each rope table."""
+    end = 0
+
+    def place(values: int) -> int:
+        nonlocal end
+        begin = end
+        end += align(4 * values, ALIGNED_BYTES)
+        return begin
+
+    chunks = -(-tokens // chunk_rows)
+    layers, top_k = routed
+    return StepLayout(
+        tokens=tokens,
+        chunks=chunks,
+        counts=place(1 + chunks),
+        token_ids=place(tokens),
+        positions=place(tokens),
+        selected=place(tokens),
+        angles=tuple((place(tokens * count), place(tokens * count)) for count in pairs),
+        attention=place(-(-attention_bytes // 4)),
+        forced=place(layers * tokens * top_k),  # the last: what is not wanted is not copied
+        size=end,
+    )
+
+
 class StepData:
     """The block of the step under way, here and on the device.
 
@@ -114,6 +142,7 @@ class StepData:
     ) -> None:
         self._driver = driver
         self._ropes = tuple((np.asarray(table.inv_freq, np.float32), table.scale) for table in ropes)
+        self._pairs = [len(frequencies) for frequencies, _ in self._ropes]
         self._chunk_rows = chunk_rows
         self._routed = routed
         self._attention_bytes = attention_bytes
@@ -123,28 +152,7 @@ class StepData:
 
     def layout(self, tokens: int) -> StepLayout:
         """The layout of a block for up to `tokens` tokens, all of whose logits may be wanted."""
-        end = 0
-
-        def place(values: int) -> int:
-            nonlocal end
-            begin = end
-            end += align(4 * values, ALIGNED_BYTES)
-            return begin
-
-        chunks = -(-tokens // self._chunk_rows)
-        layers, top_k = self._routed
-        return StepLayout(
-            tokens=tokens,
-            chunks=chunks,
-            counts=place(1 + chunks),
-            token_ids=place(tokens),
-            positions=place(tokens),
-            selected=place(tokens),
-            angles=tuple((place(tokens * len(f)), place(tokens * len(f))) for f, _ in self._ropes),
-            attention=place(-(-self._attention_bytes(tokens) // 4)),
-            forced=place(layers * tokens * top_k),  # the last: what is not wanted is not copied
-            size=end,
-        )
+        return step_layout(tokens, self._pairs, self._chunk_rows, self._routed, self._attention_bytes(tokens))
 
     def extent(self, layout: StepLayout, mode: StepMode, rows: int = 0, chunk: int = 0) -> Extent:
         """The extent of launches for `rows` rows of a chunk."""
