@@ -77,8 +77,12 @@ public:
     }
     void doze() { worker().doze(); }
     void close() {
-        const nb::gil_scoped_release unlocked;
-        worker_.reset();
+        {
+            const nb::gil_scoped_release unlocked;
+            worker_.reset();
+        }
+        box_ = {};
+        lender_ = {};
     }
 
     std::string failure() const { return worker().failure(); }
