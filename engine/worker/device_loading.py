@@ -11,6 +11,7 @@ from engine.experts.balance import Balancer
 from engine.experts.bank import HostBank
 from engine.experts.machines import machine_named
 from engine.files.ftw.opening import Ftw, open_model
+from engine.program.device.pinned import pinned_bytes
 from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
 from engine.program.step_bytes import WeightBytes, step_bytes
@@ -24,6 +25,7 @@ from engine.worker.experts import CachedExperts, VirtualClock
 from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
 from engine.worker.machine import this_machine
 from engine.worker.protocol import WorkerConfig
+from engine.worker.scheduler import POLICY
 from engine.worker.split_start import split_start
 from engine.worker.watcher import memory_reader
 
@@ -44,7 +46,11 @@ def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
     wishes = Wishes.of(config)
     needs = device_needs(lower(spec), weights, model.manifest.banks, spec.context_length)
     wishes.plan(needs, *driver.memory())  # what cannot fit is told before a pool is read
-    bank = HostBank.load(model, driver, free_memory())
+    spared = driver.host(pinned_bytes(lower(spec), POLICY.max_step_tokens))  # there is a limit of it on some systems
+    try:
+        bank = HostBank.load(model, driver, free_memory())
+    finally:
+        spared.free()
     start = split_start(config.profile, this_machine(), _expert_codecs(model))
     try:
         placed = Placing(driver, model, spec, bank, wishes, start.split, config).place()

@@ -17,6 +17,7 @@ from engine.device.sim import SimDriver
 from engine.files.ftw.opening import open_model
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.measure.steps import OneSequence
+from engine.program.device.pinned import pinned_bytes
 from engine.program.lower import lower
 from engine.program.step_bytes import WeightBytes
 from engine.spec.schema import Spec
@@ -26,6 +27,7 @@ from engine.worker.engine import LoadedModel
 from engine.worker.loading import load_model
 from engine.worker.machine import this_machine
 from engine.worker.protocol import WorkerConfig
+from engine.worker.scheduler import POLICY
 
 SHAPE = RandomShape(layers=3, experts=16, top_k=2, context=2048)
 POOL = SHAPE.layers * SHAPE.experts
@@ -59,6 +61,19 @@ def test_any_room_for_experts_gives_the_bits_of_the_cpu(folder: Path, experts: s
     assert counters["misses"] > 0
     assert (counters["hits"] > 0) == (experts in ("25%", "100%"))
     assert (counters["fills"] > 0) == (experts != "0")
+
+
+def test_a_limit_of_pinned_memory_leaves_the_executor_its_own_and_the_rest_to_the_cpu(folder: Path) -> None:
+    program, record = lower(Spec.from_json(open_model(folder).spec)), open_model(folder).banks[0].record_bytes
+    limit = pinned_bytes(program, POLICY.max_step_tokens) + 7 * record
+    model = load(folder, SimDriver(memory=64 * MIB, pin_limit=limit))
+    on_cpu = logits(load_model(WorkerConfig(str(folder), threads=1, kv=KvBudget(tokens=256))))
+    for ours, theirs in zip(logits(model), on_cpu, strict=True):
+        assert np.array_equal(ours, theirs)
+    (note,) = (note for note in model.notes if "could be pinned" in note)
+    assert "the CPU runs the others" in note
+    counters = model.executor.counters()
+    assert min(counters[name] for name in ("hits", "fills", "cpu_experts")) > 0
 
 
 def test_a_cache_that_is_not_asked_for_takes_what_is_left(folder: Path) -> None:
