@@ -77,9 +77,10 @@ class Executor(Protocol):
         ...
 
     def counters(self) -> Mapping[str, float]:
-        """Totals since the start.
+        """Totals since the start: `steps`, `experts_run`, `expert_bytes`, and seconds.
 
-        `steps`, `experts_run`, `expert_bytes`, `expert_seconds`, `dense_seconds`, `attention_seconds`.
+        The seconds are `expert_seconds`, `dense_seconds` and `attention_seconds` where an executor can tell them apart,
+        `step_seconds` of whole steps on a device.
         """
         ...
 
