@@ -83,7 +83,7 @@ static inline Eight in_order(uint32_t first, uint32_t second) {
 static inline Eight decode_e2m1(uint32_t codes) {
     const uint32_t flipped = codes ^ 0x88888888u;
     const auto look_up = [](uint32_t positive, uint32_t negative) {
-        return permute_bytes(0x0F0E0D0Cu, 0x18141210u, positive) | permute_bytes(0x090A0B0Cu, 0x00040608u, negative);
+        return look_up_bytes<0x0F0E0D0Cu, 0x18141210u>(positive) | look_up_bytes<0x090A0B0Cu, 0x00040608u>(negative);
     };
     return in_order(look_up(codes, flipped), look_up(codes >> 16, flipped >> 16));
 }
@@ -92,9 +92,9 @@ static inline Eight decode_iq4_nl(uint32_t codes) {
     const uint32_t places = codes & 0x77777777u;
     const uint32_t upper = codes >> 3 & 0x11111111u;
     const auto look_up = [](uint32_t place, uint32_t is_upper) {
-        const uint32_t choice = permute_bytes(0x0000FF00u, 0, is_upper);
-        return (permute_bytes(0xBFAD9881u, 0xF6EADDCFu, place) & ~choice) |
-               (permute_bytes(0x26190D01u, 0x71594535u, place) & choice);
+        const uint32_t choice = look_up_bytes<0x0000FF00u, 0>(is_upper);
+        return (look_up_bytes<0xBFAD9881u, 0xF6EADDCFu>(place) & ~choice) |
+               (look_up_bytes<0x26190D01u, 0x71594535u>(place) & choice);
     };
     return in_order(look_up(places, upper), look_up(places >> 16, upper >> 16));
 }

@@ -121,6 +121,39 @@ static inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selec
 #endif
 }
 
+// The same of constant bytes: a table. Emulated by the answers to every two nibbles.
+template <uint32_t Low, uint32_t High>
+static inline uint32_t look_up_bytes(uint32_t selector) {
+#ifdef FREETOKEN_EMULATION
+    struct Answers {
+        uint16_t of[256];
+        constexpr Answers() : of() {
+            for (uint32_t nibbles = 0; nibbles < 256; ++nibbles)
+                of[nibbles] = static_cast<uint16_t>(__byte_perm(Low, High, nibbles));
+        }
+    };
+    static constexpr Answers answers;
+    return answers.of[selector & 255u] | uint32_t{answers.of[selector >> 8 & 255u]} << 16;
+#else
+    return permute_bytes(Low, High, selector);
+#endif
+}
+
+// sum plus the products of N words of four signed bytes each.
+template <int N>
+static inline int dot_words(const uint32_t (&a)[N], const uint32_t (&b)[N], int sum) {
+#ifdef FREETOKEN_EMULATION
+    int8_t x[4 * N], y[4 * N];
+    std::memcpy(x, a, sizeof x);
+    std::memcpy(y, b, sizeof y);
+    for (int i = 0; i < 4 * N; ++i) sum += x[i] * y[i];
+#else
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum = __dp4a(static_cast<int>(a[i]), static_cast<int>(b[i]), sum);
+#endif
+    return sum;
+}
+
 // The value of a binary16.
 static inline float half_value(uint32_t bits) {
 #ifdef FREETOKEN_EMULATION
@@ -132,55 +165,37 @@ static inline float half_value(uint32_t bits) {
 #endif
 }
 
-// --- tensor cores: d[16][8] += a[16][K] b[K][8], signed bytes into int32, by all lanes of a warp
+// --- tensor cores
 //
-// With g = lane / 4 and t = lane % 4, byte i of a register being bits 8i .. 8i+7:
+// d[16][8] += a[16][32] b[32][8], signed bytes into int32, by all lanes of a warp; two of them, with the same a. With
+// g = lane / 4 and t = lane % 4, byte i of a register being bits 8i .. 8i+7:
 //     a[0]: row g,     k = 4t + i        a[1]: row g + 8, k = 4t + i
-//     a[2]: row g,     k = 4t + i + 16   a[3]: row g + 8, k = 4t + i + 16        (K = 32 only)
-//     b[0]: column g,  k = 4t + i        b[1]: column g,  k = 4t + i + 16        (K = 32 only)
+//     a[2]: row g,     k = 4t + i + 16   a[3]: row g + 8, k = 4t + i + 16
+//     b[0]: column g,  k = 4t + i        b[1]: column g,  k = 4t + i + 16
 //     d[0], d[1]: row g, columns 2t and 2t + 1           d[2], d[3]: row g + 8, the same columns
 
-#ifdef FREETOKEN_EMULATION
-// The registers of all lanes: `halves` runs of 16 along K; words 0 .. 2 halves - 1 are a, then b.
-[[gnu::noinline]] static void mma_s8_emulated(int32_t (&d)[4], const sim::Words* lanes, int halves) {
-    const unsigned g = threadIdx.x % 32 / 4;
-    const unsigned t = threadIdx.x % 4;
-    for (int half = 0; half < halves; ++half) {
-        for (unsigned quad = 0; quad < 4; ++quad) {
-            for (unsigned column = 0; column < 2; ++column) {
-                const uint32_t b = lanes[4 * (2 * t + column) + quad][2 * halves + half];
-                for (unsigned row = 0; row < 2; ++row) {
-                    const uint32_t a = lanes[4 * g + quad][2 * half + row];
-                    int32_t& sum = d[2 * row + column];
-                    sum = __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
-                }
-            }
-        }
-    }
-}
-#endif
-
-static inline void mma_s8_k32(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-#ifdef FREETOKEN_EMULATION
-    const uint32_t words[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    mma_s8_emulated(d, sim::exchange(sim::Stop::matrix, 0xFFFFFFFFu, words, 6), 2);
-#else
+#ifndef FREETOKEN_EMULATION
+static inline void mma_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
 }
+#endif
 
-static inline void mma_s8_k16(int32_t (&d)[4], const uint32_t (&a)[2], const uint32_t& b) {
+static inline void mma_s8_twice(int32_t (&first)[4], int32_t (&second)[4], const uint32_t (&a)[4],
+                                const uint32_t (&first_b)[2], const uint32_t (&second_b)[2]) {
 #ifdef FREETOKEN_EMULATION
-    const uint32_t words[3] = {a[0], a[1], b};
-    mma_s8_emulated(d, sim::exchange(sim::Stop::matrix, 0xFFFFFFFFu, words, 3), 1);
+    const uint32_t words[8] = {a[0], a[1], a[2], a[3], first_b[0], first_b[1], second_b[0], second_b[1]};
+    const uint32_t* products = sim::exchange(sim::Stop::matrix, 0xFFFFFFFFu, words, 8)[threadIdx.x % 32];
+    for (int i = 0; i < 4; ++i) {
+        first[i] += static_cast<int32_t>(products[i]);
+        second[i] += static_cast<int32_t>(products[4 + i]);
+    }
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b));
+    mma_s8(first, a, first_b);
+    mma_s8(second, a, second_b);
 #endif
 }
 

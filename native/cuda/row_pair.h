@@ -46,48 +46,48 @@ static inline void load_block(const uint8_t* tile, int block, int pair, BlockOfP
     out.scales[1] = load_scales<C>(tile, at, 2 * pair + 1);
 }
 
-struct BlockOfActivations {
-    uint32_t hi[kBlock / 4];
-    uint32_t lo[kBlock / 4];
-};
+// A row's weights, or the high or low bytes of q: those of each scale of a block together.
+template <Codec C>
+inline constexpr int kWordsOfScale = kBlock / 4 / kHalves<C>;
+template <Codec C>
+using BlockWords = uint32_t[kHalves<C>][kWordsOfScale<C>];
 
-static inline void load_words(const int8_t* bytes, uint32_t (&words)[kBlock / 4]) {
+template <Codec C>
+static inline void load_words(const int8_t* bytes, BlockWords<C>& words) {
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const uint4 four = load_vector(bytes + 16 * i);
-        words[4 * i] = four.x;
-        words[4 * i + 1] = four.y;
-        words[4 * i + 2] = four.z;
-        words[4 * i + 3] = four.w;
+        uint32_t* part = words[i * kHalves<C> / 2] + 4 * i % kWordsOfScale<C>;
+        part[0] = four.x;
+        part[1] = four.y;
+        part[2] = four.z;
+        part[3] = four.w;
     }
 }
 
-static inline int dot4(uint32_t weights, uint32_t q, int sum) {
-    return __dp4a(static_cast<int>(weights), static_cast<int>(q), sum);
+template <Codec C>
+static inline void decode_words(const uint32_t (&codes)[kCodeWords<C>], BlockWords<C>& words) {
+    UNROLL
+    for (int j = 0; j < kLinesOfBlock; ++j) {
+        const Eight weights = decode_eight<C>(codes[first_word<C>(j)], codes[second_word<C>(j)], j);
+        uint32_t* part = words[j * kHalves<C> / kLinesOfBlock] + 2 * j % kWordsOfScale<C>;
+        part[0] = weights.low;
+        part[1] = weights.high;
+    }
 }
 
 // acc plus a row's block times one of activations.
 template <Codec C>
 static inline float add_block(const uint32_t (&codes)[kCodeWords<C>], const ScaleWords& words, const BlockSums& sums,
-                              const BlockOfActivations& x, float acc) {
-    constexpr int halves = kHalves<C>;
-    int high[halves] = {};
-    int low[halves];
-    UNROLL
-    for (int half = 0; half < halves; ++half) low[half] = zero_sum<C>(sums, half);
-    UNROLL
-    for (int j = 0; j < kLinesOfBlock; ++j) {
-        const Eight weights = decode_eight<C>(codes[first_word<C>(j)], codes[second_word<C>(j)], j);
-        const int half = j * halves / kLinesOfBlock;
-        high[half] = dot4(weights.low, x.hi[2 * j], high[half]);
-        low[half] = dot4(weights.low, x.lo[2 * j], low[half]);
-        high[half] = dot4(weights.high, x.hi[2 * j + 1], high[half]);
-        low[half] = dot4(weights.high, x.lo[2 * j + 1], low[half]);
-    }
+                              const BlockWords<C>& hi, const BlockWords<C>& lo, float acc) {
+    BlockWords<C> weights;
+    decode_words<C>(codes, weights);
     const BlockScales scales = decode_scales<C>(words);
     UNROLL
-    for (int half = 0; half < halves; ++half) {
-        int sum = static_cast<int>(static_cast<uint32_t>(high[half]) << 8) + low[half];
+    for (int half = 0; half < kHalves<C>; ++half) {
+        const int high = dot_words(weights[half], hi[half], 0);
+        int sum = dot_words(weights[half], lo[half], zero_sum<C>(sums, half));
+        sum += static_cast<int>(static_cast<uint32_t>(high) << 8);
         if constexpr (has_zero_point(C)) sum += scales.zero * sums.minus_8_sums >> 3;  // exact
         acc = fma((half == 0 ? scales.first : scales.second) * sums.scale, static_cast<float>(sum), acc);
     }
@@ -112,17 +112,17 @@ static inline RowPair segment_of_pair(const uint8_t* tile, int cols, const Quant
             if (begin + i >= end) continue;
             const QuantBlock* block = x + begin + i;
             const BlockSums sums = load_sums<C>(block);
-            BlockOfActivations q;
-            load_words(block->hi, q.hi);
-            load_words(block->lo, q.lo);
+            BlockWords<C> hi, lo;
+            load_words<C>(block->hi, hi);
+            load_words<C>(block->lo, lo);
             uint32_t codes[2][kCodeWords<C>];
             UNROLL
             for (int w = 0; w < kCodeWords<C>; ++w) {
                 codes[0][w] = loaded[i].codes[w].x;
                 codes[1][w] = loaded[i].codes[w].y;
             }
-            acc.first = add_block<C>(codes[0], loaded[i].scales[0], sums, q, acc.first);
-            acc.second = add_block<C>(codes[1], loaded[i].scales[1], sums, q, acc.second);
+            acc.first = add_block<C>(codes[0], loaded[i].scales[0], sums, hi, lo, acc.first);
+            acc.second = add_block<C>(codes[1], loaded[i].scales[1], sums, hi, lo, acc.second);
         }
     }
     return acc;

@@ -105,8 +105,7 @@ static inline void add_products(const TileWeights& weights, const TokenLane& x, 
         const uint32_t lo[2] = {mine ? x.lo[0] : 0, mine ? x.lo[1] : 0};
         int32_t high[4] = {magic, magic, magic, magic};
         int32_t low[4] = {magic, magic, magic, magic};
-        mma_s8_k32(high, weights.a, hi);
-        mma_s8_k32(low, weights.a, lo);
+        mma_s8_twice(high, low, weights.a, hi, lo);
         UNROLL
         for (int i = 0; i < 4; ++i) {
             const BlockScales& scales = weights.scales[i / 2];

@@ -52,7 +52,7 @@ void barrier();
 int barrier_count(bool predicate);
 
 // A warp collective: every lane leaves up to eight words and gets those of all 32 lanes, valid until its next
-// collective.
+// collective; of Stop::matrix what multiply_matrices makes of them.
 const Words* exchange(Stop kind, unsigned mask, const uint32_t* words, int count);
 
 // The block's static shared memory of a declaration, which `key` stands for; and its dynamic shared memory.

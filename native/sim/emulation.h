@@ -196,13 +196,13 @@ static inline unsigned __umulhi(unsigned a, unsigned b) {
     return static_cast<unsigned>(uint64_t{a} * b >> 32);
 }
 // Byte i of the result is byte (selector >> 4 i & 7) of the eight bytes of low and high; bit 3 spreads its sign.
-static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+static constexpr unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
     const uint64_t bytes = uint64_t{high} << 32 | low;
     unsigned result = 0;
     for (int i = 0; i < 4; ++i) {
-        const unsigned choice = selector >> (4 * i) & 15u;
-        const auto byte = static_cast<unsigned>(bytes >> (8 * (choice & 7u)) & 0xFFu);
-        result |= (choice & 8u ? (byte & 0x80u ? 0xFFu : 0u) : byte) << (8 * i);
+        const unsigned choice = selector >> (4 * i);
+        const auto byte = static_cast<int8_t>(bytes >> (choice & 7u) * 8);
+        result |= static_cast<unsigned>(static_cast<uint8_t>(byte >> (choice >> 3 & 1u) * 7)) << (8 * i);
     }
     return result;
 }

@@ -9,6 +9,7 @@
 #include "exec/memory.h"
 #include "sim/block_threads.h"
 #include "sim/fiber.h"
+#include "sim/matrix.h"
 
 namespace freetoken::sim {
 namespace {
@@ -64,8 +65,13 @@ public:
 
     const Words* exchange(Stop kind, const uint32_t* words, int count) override {
         Warp& warp = warps_[warp_];
-        if (count > 0)
-            std::memcpy(warp.words[warp.turn][threadIdx.x % kWarpLanes], words, static_cast<size_t>(count) * 4);
+        uint32_t* mine = warp.words[warp.turn][threadIdx.x % kWarpLanes];
+        if (count > 2) {
+            std::memcpy(mine, words, static_cast<size_t>(count) * 4);
+        } else {  // a shuffle or a vote: not worth a call
+            if (count > 0) mine[0] = words[0];
+            if (count > 1) mine[1] = words[1];
+        }
         stop(kind);
         return warp.words[warp.turn ^ 1];
     }
@@ -137,7 +143,9 @@ private:
             runnable_[place_] = runnable_[--runnable_count_];
             finished_ += pass_ == Stop::done ? 1 : 0;
         } else {
-            warps_[warp_].turn ^= 1;
+            Warp& warp = warps_[warp_];
+            if (pass_ == Stop::matrix) multiply_matrices(warp.words[warp.turn]);
+            warp.turn ^= 1;
             ++counters_->collectives;
         }
         if (runnable_count_ == 0) {

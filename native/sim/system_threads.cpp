@@ -15,6 +15,7 @@
 
 #include "core/float_mode.h"
 #include "sim/block_threads.h"
+#include "sim/matrix.h"
 
 namespace freetoken::sim {
 namespace {
@@ -27,6 +28,7 @@ struct Warp {
 // What a thread of the block knows of itself.
 thread_local unsigned barriers_passed = 0;
 thread_local unsigned collectives_passed = 0;
+thread_local Words products[kWarpLanes];  // of the last matrices
 
 class Team final : public BlockThreads {
 public:
@@ -62,13 +64,16 @@ public:
         return voices_[turn % 3].load(std::memory_order_relaxed);
     }
 
-    const Words* exchange(Stop, const uint32_t* words, int count) override {
+    const Words* exchange(Stop kind, const uint32_t* words, int count) override {
         Warp& warp = *warps_[threadIdx.x / kWarpLanes];
         Words* lanes = warp.words[collectives_passed++ % 2];
         if (count > 0) std::memcpy(lanes[threadIdx.x % kWarpLanes], words, static_cast<size_t>(count) * 4);
         warp.meeting.arrive_and_wait();
         if (threadIdx.x % kWarpLanes == 0) __atomic_fetch_add(&local.counters->collectives, 1, __ATOMIC_RELAXED);
-        return lanes;
+        if (kind != Stop::matrix) return lanes;
+        std::memcpy(products, lanes, sizeof products);
+        multiply_matrices(products);
+        return products;
     }
 
     [[noreturn]] void fail(std::string&& what) override {

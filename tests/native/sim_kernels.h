@@ -55,22 +55,20 @@ extern "C" __global__ void collectives(const uint64_t* x, uint64_t* out) {
     __syncwarp();
 }
 
-// d[16][8] = a[16][32] b[32][8], b column by column; with `half` only the first 16 of the inner index.
-extern "C" __global__ void multiply(const uint8_t* a, const uint8_t* b, int half, int32_t* d) {
+// d[16][8] = 1 + a[16][32] b[32][8] of both b, which lie column by column.
+extern "C" __global__ void multiply(const uint8_t* a, const uint8_t* b, int32_t* d) {
     const int g = static_cast<int>(threadIdx.x) / 4;
     const int t = static_cast<int>(threadIdx.x) % 4;
     const auto word = [](const uint8_t* row, int k) { return *reinterpret_cast<const uint32_t*>(row + k); };
-    int32_t sums[4] = {1, 1, 1, 1};
-    if (half != 0) {
-        const uint32_t left[2] = {word(a + 32 * g, 4 * t), word(a + 32 * (g + 8), 4 * t)};
-        mma_s8_k16(sums, left, word(b + 32 * g, 4 * t));
-    } else {
-        const uint32_t left[4] = {word(a + 32 * g, 4 * t), word(a + 32 * (g + 8), 4 * t), word(a + 32 * g, 4 * t + 16),
-                                  word(a + 32 * (g + 8), 4 * t + 16)};
-        const uint32_t right[2] = {word(b + 32 * g, 4 * t), word(b + 32 * g, 4 * t + 16)};
-        mma_s8_k32(sums, left, right);
-    }
-    for (int i = 0; i < 4; ++i) d[8 * (g + i / 2 * 8) + 2 * t + i % 2] = sums[i];
+    const uint8_t* other = b + 8 * 32;
+    const uint32_t left[4] = {word(a + 32 * g, 4 * t), word(a + 32 * (g + 8), 4 * t), word(a + 32 * g, 4 * t + 16),
+                              word(a + 32 * (g + 8), 4 * t + 16)};
+    const uint32_t right[2] = {word(b + 32 * g, 4 * t), word(b + 32 * g, 4 * t + 16)};
+    const uint32_t other_right[2] = {word(other + 32 * g, 4 * t), word(other + 32 * g, 4 * t + 16)};
+    int32_t sums[2][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
+    mma_s8_twice(sums[0], sums[1], left, right, other_right);
+    for (int product = 0; product < 2; ++product)
+        for (int i = 0; i < 4; ++i) d[128 * product + 8 * (g + i / 2 * 8) + 2 * t + i % 2] = sums[product][i];
 }
 
 // Counts values by their last four bits: in shared memory, then in global memory.
