@@ -30,8 +30,8 @@ static inline void unpack_block(const uint8_t* tile, int lane, int64_t block, fl
     }
 }
 
-// Column k of a scaled float. A run of four columns is two lines of 32 bytes: 16-bit words of columns 0 and 2, then of 1
-// and 3. e4m3_over_256 is exact, and so is its product with 256.
+// Column k of a scaled float. A run of four columns is two lines of 32 bytes: 16-bit words of columns 0 and 2, then of
+// 1 and 3. e4m3_over_256 is exact, and so is its product with 256.
 template <Codec C>
 static inline float unpack_scaled(const uint8_t* tile, int lane, int64_t k) {
     constexpr CodecInfo info = codec_info(C);

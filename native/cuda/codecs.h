@@ -1,5 +1,5 @@
-// FOR_EACH_CODEC(X) is X(name) for every codec; with FREETOKEN_CODEC defined, for that one alone: compiling all codecs of
-// a kernel for a device takes long, and a model has two or three.
+// FOR_EACH_CODEC(X) is X(name) for every codec; with FREETOKEN_CODEC defined, for that one alone: compiling all codecs
+// of a kernel for a device takes long, and a model has two or three.
 #pragma once
 
 #include "core/codec.h"

@@ -1,11 +1,12 @@
-// A matrix of its own for every head: the heads' matrices are stacked by rows, and a head may begin within a tile. A warp
-// a tile, token and head.
+// A matrix of its own for every head: the heads' matrices are stacked by rows, and a head may begin within a tile. A
+// warp a tile, token and head.
 #include "cuda/row_pair.h"
 
 namespace freetoken {
 
-// y[t][h] = M[h] x[t][h], t < *rows. A head has `m_rows` rows; its input lies x_head_bytes behind that of the head before
-// it, its output y_head_stride values. The grid covers tiles, tokens and heads: tiles from that in which the head begins.
+// y[t][h] = M[h] x[t][h], t < *rows. A head has `m_rows` rows; its input lies x_head_bytes behind that of the head
+// before it, its output y_head_stride values. The grid covers tiles, tokens and heads: tiles from that in which the
+// head begins.
 template <Codec C>
 static inline void head_linear(const uint8_t* matrix, int m_rows, int cols, const uint8_t* x, int x_bytes,
                                int x_head_bytes, const int32_t* rows, float* y, int y_stride, int y_head_stride) {
@@ -25,10 +26,10 @@ static inline void head_linear(const uint8_t* matrix, int m_rows, int cols, cons
     }
 }
 
-#define HEAD_LINEAR(codec)                                                                                          \
-    extern "C" __global__ void head_linear_##codec(const uint8_t* matrix, int m_rows, int cols, const uint8_t* x,   \
-                                                   int x_bytes, int x_head_bytes, const int32_t* rows, float* y,    \
-                                                   int y_stride, int y_head_stride) {                               \
+#define HEAD_LINEAR(codec)                                                                                           \
+    extern "C" __global__ void head_linear_##codec(const uint8_t* matrix, int m_rows, int cols, const uint8_t* x,    \
+                                                   int x_bytes, int x_head_bytes, const int32_t* rows, float* y,     \
+                                                   int y_stride, int y_head_stride) {                                \
         head_linear<Codec::codec>(matrix, m_rows, cols, x, x_bytes, x_head_bytes, rows, y, y_stride, y_head_stride); \
     }
 FOR_EACH_CODEC(HEAD_LINEAR)

@@ -147,7 +147,8 @@ extern "C" __global__ void route(const float* logits, int stride, const float* b
         for (int j = own_lane(); j < top_k; j += kWarp) chosen[j] = chosen[j] / total;
         __syncwarp();
     }
-    for (int j = own_lane(); j < top_k; j += kWarp) weights[first + static_cast<size_t>(j)] = canonical(chosen[j] * scale);
+    for (int j = own_lane(); j < top_k; j += kWarp)
+        weights[first + static_cast<size_t>(j)] = canonical(chosen[j] * scale);
 }
 
 }  // namespace freetoken

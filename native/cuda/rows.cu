@@ -1,5 +1,5 @@
-// Operations that treat every value of a row by itself: a thread a value, a row of the grid a row of the buffer. Rows at
-// and beyond *rows are left alone. Strides are in values.
+// Operations that treat every value of a row by itself: a thread a value, a row of the grid a row of the buffer. Rows
+// at and beyond *rows are left alone. Strides are in values.
 #include "cuda/device.h"
 
 namespace freetoken {
@@ -47,7 +47,7 @@ extern "C" __global__ void sigmoid_gate(const float* x, int x_stride, const floa
 
 // y = a + scale * b
 extern "C" __global__ void add_rows(const float* a, int a_stride, const float* b, int b_stride, float scale, int width,
-                               const int* rows, float* y, int y_stride) {
+                                    const int* rows, float* y, int y_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
     const float scaled = scale * at(b, b_stride, own_row())[i];
@@ -56,7 +56,7 @@ extern "C" __global__ void add_rows(const float* a, int a_stride, const float* b
 
 // Row r of y is row selected[r] of x.
 extern "C" __global__ void select_rows(const float* x, int x_stride, const int* selected, int width, const int* rows,
-                                  float* y, int y_stride) {
+                                       float* y, int y_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
     at(y, y_stride, own_row())[i] = at(x, x_stride, selected[own_row()])[i];
