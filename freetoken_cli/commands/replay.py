@@ -50,7 +50,12 @@ Warmup = Annotated[
 ]
 MachineName = Annotated[
     str | None,
-    typer.Option("--machine", metavar="NAME", help="Predict times on a machine of the paper.", show_default=False),
+    typer.Option(
+        "--machine",
+        metavar="NAME",
+        help="Predict times on a machine of the paper, such as rtx4090-server.",
+        show_default=False,
+    ),
 ]
 Record = Annotated[
     str | None,

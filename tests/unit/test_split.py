@@ -95,7 +95,8 @@ def test_the_first_rule_chooses_a_neighbour_of_m_f(
     allowed = {min(max(q, 1), misses) for q in near}
     assert chosen in allowed
     timing = Timing(fill, cpu)
-    assert all(timing.seconds(misses, chosen) <= timing.seconds(misses, q) * (1 + 1e-6) for q in allowed)
+    if abs(exact - round(exact)) >= 1e-6:
+        assert all(timing.seconds(misses, chosen) <= timing.seconds(misses, q) * (1 + 1e-6) for q in allowed)
 
 
 def test_a_tie_goes_to_more_fills() -> None:
