@@ -2,12 +2,14 @@
 
 #include <mutex>
 
+#include "core/float_mode.h"
 #include "sim/block_runner.h"
 
 namespace freetoken::sim {
 namespace {
 
 constexpr unsigned kMostThreads = 1024;
+constexpr unsigned kFewThreads = 1024;  // of a launch, which are done before other threads of the system wake up
 
 void check(const KernelEntry& kernel, const Shape& shape) {
     const auto refuse = [&](const std::string& what) { throw KernelError("kernel " + kernel.name + " " + what); };
@@ -52,6 +54,7 @@ public:
         counters_.global_atomics += mine.global_atomics;
     }
 
+    uint32_t count() const { return count_; }
     const Counters& counters() const { return counters_; }
 
 private:
@@ -85,7 +88,12 @@ Counters Emulator::launch(const KernelEntry& kernel, const Shape& shape, const u
     const Launch launch = {&kernel, {shape.grid.x, shape.grid.y, shape.grid.z}, shape.block, shape.shared, slots,
                            random()};
     Blocks blocks(launch, runners_);
-    pool_.run(blocks);
+    if (runners_.size() == 1 || uint64_t{blocks.count()} * shape.block <= kFewThreads) {
+        const FloatMode mode;
+        blocks.run({0, blocks.count()}, 0);
+    } else {
+        pool_.run(blocks);
+    }
     return blocks.counters();
 }
 
