@@ -2,12 +2,13 @@
 //
 // A thread owns two neighbouring rows and one of the four sums of the contract: a segment of an integer codec, the
 // columns k mod 4 of plain values; of scaled floats every fourth block. Eight threads read a whole line of 64 bytes,
-// the four sums read four, and the loads of kAhead blocks (64 to 128 bytes a thread, 2 to 4 KiB a warp) are under way
-// before the first of them is multiplied. Codes pass the first cache by, so that activations stay in it: per block of
-// 32 a thread reads 64 bytes of activations (4 loads of 16 bytes, the same for eight threads) for 2 x 16 bytes of
-// nibbles. Instructions for these: 5 loads of activations, 4 of codes, 2 of scales, 32 dp4a, 24 to 88 to decode, about
-// 20 for scales and sums: some 100 to 160 for 1 KiB a warp, hence at least 25 bytes a cycle and multiprocessor: above 4
-// TB/s on 108 of them at 1.5 GHz.
+// the four sums read four, and the loads of two or four blocks (64 to 128 bytes a thread, 2 to 4 KiB a warp) are under
+// way before the first of them is multiplied. Codes pass the first cache by, so that activations stay in it: per block
+// of 32 a thread reads 80 or 96 bytes of activations (5 or 6 loads, the same for eight threads) for 2 x 16 bytes of
+// nibbles.
+// Instructions (of PTX, sm_90) for 1 KiB that a warp reads: q4_0 124, q4_k 154, mxfp4 198, nvfp4 229, and 130 for 2 KiB
+// of q8_0; a multiprocessor starts four a cycle, hence 18 to 63 bytes a cycle, or, on 132 of them at 1.7 GHz, 4
+// TB/s and more. No spills: 53 to 90 registers, so at least 10 blocks of 64 threads, 40 KiB and more under way.
 #pragma once
 
 #include "cuda/decode.h"
