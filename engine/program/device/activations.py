@@ -71,11 +71,6 @@ class Activations:
         for twin in self._twins.values():
             twin.is_stale = twin.is_stale or twin.root == rows.root
 
-    @property
-    def size(self) -> int:
-        """Bytes of the device."""
-        return sum(memory.size for memory in self._memory)
-
     def free(self) -> None:
         """Give all memory back."""
         for memory in self._memory:

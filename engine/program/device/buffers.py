@@ -84,11 +84,6 @@ class DeviceBuffers:
             rows.spread(around, count)[:] = values
         self._driver.upload(rows.address, around)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the device."""
-        return self._memory.size
-
     def free(self) -> None:
         """Give the memory back."""
         self._memory.free()

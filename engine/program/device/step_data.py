@@ -183,11 +183,6 @@ class StepData:
         size = layout.size if mode.is_forced else layout.forced
         self._driver.copy(stream, self._device.address, self._host.address, size)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the device."""
-        return self._device.size
-
     def free(self) -> None:
         """Give the memory back."""
         self._device.free()

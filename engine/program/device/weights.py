@@ -64,23 +64,12 @@ class DeviceWeights:
             raise UnsupportedError(f"The weight {name} is no vector of {length} values.")
         return self._address(name)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the device."""
-        return self._memory.size
-
     def free(self) -> None:
         """Give the memory back."""
         self._memory.free()
 
     def _address(self, name: str) -> int:
         return self._memory.address + self._offsets[name]
-
-
-def weight_bytes(program: Program, dense: Mapping[str, Tensor]) -> int:
-    """Bytes that `DeviceWeights` is going to take, but for orders of columns."""
-    names = dict.fromkeys(name for op in program.ops for name in op.weights if name)
-    return _places((name, len(_tensor(dense, name).data)) for name in names)[1]
 
 
 def _tensor(dense: Mapping[str, Tensor], name: str) -> Tensor:
