@@ -28,7 +28,7 @@ from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lower import lower
 from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
-from engine.worker.engine import LoadedModel
+from engine.worker.loaded import LoadedModel
 from engine.worker.loading import load_model
 from engine.worker.protocol import WorkerConfig
 

@@ -23,7 +23,7 @@ from engine.experts.trace import SYNTHETIC, Trace, read_trace
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.measure.steps import OneSequence
 from engine.program.executor import Ints, RoutedExecutor
-from engine.worker.engine import LoadedModel
+from engine.worker.loaded import LoadedModel
 from engine.worker.loading import load_model
 from engine.worker.protocol import ExpertWork, WorkerConfig
 

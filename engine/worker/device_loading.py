@@ -20,8 +20,8 @@ from engine.worker.device_needs import device_needs
 from engine.worker.device_placing import Placing, Wishes
 from engine.worker.device_planner import DevicePlanner, budget_of
 from engine.worker.device_watch import DeviceWatch
-from engine.worker.engine import LoadedModel
 from engine.worker.experts import CachedExperts, VirtualClock
+from engine.worker.loaded import LoadedModel
 from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
 from engine.worker.machine import this_machine
 from engine.worker.protocol import WorkerConfig
@@ -77,7 +77,7 @@ def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
         device=driver.name,
         device_text=driver.description,
         isa=config.isa or _native.isas()[-1],
-        threads=config.threads or _native.topology()["threads"],
+        threads=_threads(config),
         model_bytes=model_bytes(model),
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(placed.program, weights, KV_VALUE_BYTES).dense,
@@ -91,7 +91,12 @@ def open_device(config: WorkerConfig) -> Driver:
     """The device of a configuration."""
     from engine.device.sim import SimDriver
 
-    return SimDriver(memory=config.sim_memory or sim_memory(), threads=config.threads or 1)
+    return SimDriver(memory=config.sim_memory or sim_memory(), threads=_threads(config))
+
+
+def _threads(config: WorkerConfig) -> int:
+    """Those that were asked for, else as many as suit the machine."""
+    return config.threads or int(_native.topology()["threads"])
 
 
 def _expert_codecs(model: Ftw) -> frozenset[str]:

@@ -16,7 +16,7 @@ PolicyOf = Callable[[int, int], WatchPolicy]
 
 
 class DeviceWatch:
-    """Fulfils `engine.worker.engine.Watch`. `read` tells the device's bytes in all and those that are free."""
+    """Fulfils `engine.worker.loaded.Watch`. `read` tells the device's bytes in all and those that are free."""
 
     def __init__(
         self, planner: DevicePlanner, read: MemoryReader, wish: Budget, policy_of: PolicyOf = WatchPolicy.of_device

@@ -19,7 +19,7 @@ from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.rope import LongScaling
 from engine.spec.schema import Spec
 from engine.worker.budget import Budget, HostPlanner
-from engine.worker.engine import LoadedModel
+from engine.worker.loaded import LoadedModel
 from engine.worker.protocol import WorkerConfig, experts_notes
 from engine.worker.scheduler import POLICY
 

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from engine.base.config import hidden_settings
 from engine.base.errors import FreetokenError
-from engine.worker.engine import Engine, LoadedModel
+from engine.worker.engine import Engine
 from engine.worker.link import Closed, Link, die_with_parent
+from engine.worker.loaded import LoadedModel
 from engine.worker.protocol import LINK_FD, Failed, Stop, WorkerConfig
 
 Loader = Callable[[WorkerConfig], LoadedModel]

@@ -10,7 +10,7 @@ from pathlib import Path
 import engine.worker.engine
 from engine.base.errors import CorruptFileError, NoRoomError
 from engine.base.units import parse_experts
-from engine.worker.engine import LoadedModel
+from engine.worker.loaded import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
 from tests.unit.fake_device import FakeDevice, fake_device_model

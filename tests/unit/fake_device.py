@@ -16,8 +16,8 @@ from engine.memory.device_budget import DeviceNeeds, plan_device
 from engine.memory.slots import BankSize, SlotTable
 from engine.program.executor import Batch, Floats, Ints
 from engine.worker.device_planner import DevicePlanner, budget_of, kept_free
-from engine.worker.engine import LoadedModel
 from engine.worker.experts import CachedExperts, VirtualClock
+from engine.worker.loaded import LoadedModel
 from tests.unit.fake_executor import FakeExecutor, fake_model
 
 LAYERS, EXPERTS, TOP_K, RECORD = 4, 16, 2, 1000

@@ -18,7 +18,7 @@ from engine.memory.budget import ContextPlan, plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Floats
 from engine.worker.budget import Budget, HostPlanner
-from engine.worker.engine import LoadedModel
+from engine.worker.loaded import LoadedModel
 
 VOCAB = 300
 POISON = 7  # a sequence that holds this token has NaN logits

@@ -23,7 +23,7 @@ from engine.program.step_bytes import WeightBytes
 from engine.spec.schema import Spec
 from engine.worker.device_loading import load_with
 from engine.worker.device_needs import device_needs
-from engine.worker.engine import LoadedModel
+from engine.worker.loaded import LoadedModel
 from engine.worker.loading import load_model
 from engine.worker.machine import this_machine
 from engine.worker.protocol import WorkerConfig

@@ -13,7 +13,7 @@ from engine.program.ir import KV_DTYPE, Program
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.worker import loading
-from engine.worker.engine import LoadedModel
+from engine.worker.loaded import LoadedModel
 from engine.worker.loading import load_model
 from engine.worker.protocol import WorkerConfig
 from engine.worker.scheduler import POLICY
