@@ -6,8 +6,10 @@
 #include <cstdint>
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
-#include <ucontext.h>
 #define FREETOKEN_SIM_UCONTEXT 1
+#endif
+#ifdef FREETOKEN_SIM_UCONTEXT
+#include <ucontext.h>
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
