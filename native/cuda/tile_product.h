@@ -1,5 +1,6 @@
 // Two tiles times up to 32 rows of activations by one block of 128 threads: what linear_many.cu and expert_many.cu
-// share. A caller has `row_at(t)`, the bytes from `x` to the activations of token t, and `write(row, t, value)`.
+// share. A caller has `row_at(t)`, the bytes from `x` to the activations of token t, less than 4 GiB, and
+// `write(row, t, value)`.
 //
 // Integer codecs, on the tensor cores: a warp takes a segment, so the contract's four sums are four warps and meet
 // once, at the end. For a block of 32 columns, a tile and 8 tokens it makes two products of 16 x 32 x 8, of the high
