@@ -203,9 +203,9 @@ __device__ inline uint32_t find_digit(const uint32_t* sums, int& wanted) {
     int below = before;
     int digit = lane_id() * kDigitsOfLane;
     for (int i = 0; i < kDigitsOfLane; ++i) {
-        if (before + sum_to[i] >= wanted) continue;
-        below = before + sum_to[i];
-        ++digit;
+        const bool past = before + sum_to[i] < wanted;
+        below = past ? before + sum_to[i] : below;
+        digit += static_cast<int>(past);
     }
     const bool here = before < wanted && wanted <= before + sum;
     const int source = __ffs(static_cast<int>(__ballot_sync(kAllLanes, here))) - 1;
@@ -223,8 +223,8 @@ __device__ Cut find_cut(const uint32_t* slot_used, int slots, int fills, uint32_
             const Stamps four = load_stamps(slot_used, vector, slots);
             for (int i = 0; i < 4; ++i) {
                 const uint32_t upper = four.stamp[i] >> shift;
-                const bool counts = i < four.valid && upper >> kDigitBits == prefix;
-                atomicAdd(&histogram[upper % kDigits * kWarp + static_cast<uint32_t>(lane_id())], counts ? 1u : 0u);
+                const unsigned counts = unsigned{i < four.valid} & unsigned{upper >> kDigitBits == prefix};
+                atomicAdd(&histogram[upper % kDigits * kWarp + static_cast<uint32_t>(lane_id())], counts);
             }
         }
         __syncthreads();
@@ -235,10 +235,13 @@ __device__ Cut find_cut(const uint32_t* slot_used, int slots, int fills, uint32_
     return {prefix, wanted};
 }
 
-// Stamps below the cut in the lower half, stamps at the cut in the upper half: counted and added up together.
+// Stamps below the cut in the lower half, stamps at the cut in the upper half: counted and added up together. Without
+// branches, as is what follows: how many stamps lie below the cut shall cost nothing.
 __device__ inline uint64_t tally(const Stamps& four, int i, const Cut& cut) {
-    if (i >= four.valid || four.stamp[i] > cut.stamp) return 0;
-    return four.stamp[i] == cut.stamp ? uint64_t{1} << 32 : 1;
+    const unsigned valid = i < four.valid;
+    const unsigned below = valid & (four.stamp[i] < cut.stamp);
+    const unsigned at = valid & (four.stamp[i] == cut.stamp);
+    return uint64_t{at} << 32 | below;
 }
 
 __device__ inline int below_cut(uint64_t tally) {
@@ -278,8 +281,8 @@ __device__ void list_victims(const uint32_t* slot_used, int slots, const Cut& cu
         uint64_t at = before + counted_here - own;
         for (int i = 0; i < 4; ++i) {
             const uint64_t this_one = tally(four, i, cut);
-            const bool victim = below_cut(this_one) != 0 || (at_cut(this_one) != 0 && at_cut(at) < cut.ties);
-            if (victim) victims[below_cut(at) + min(at_cut(at), cut.ties)] = 4 * vector + i;
+            const int victim = below_cut(this_one) | (at_cut(this_one) & static_cast<int>(at_cut(at) < cut.ties));
+            if (victim != 0) victims[below_cut(at) + min(at_cut(at), cut.ties)] = 4 * vector + i;
             at += this_one;
         }
         before += __shfl_sync(kAllLanes, counted_here, kWarp - 1);

@@ -133,36 +133,6 @@ std::vector<float> random_rows(Random& random, size_t count) {
     return values;
 }
 
-// A plan of 64 experts that all miss, with a table that wishes `fills` of them, over slots with stamps of all sizes.
-sim::Counters cost_of_plan(int slots, int fills) {
-    Geometry g;
-    g.layers = 1 + rounded_up(slots, 256) / 256;
-    g.experts = 256;
-    g.slots = slots;
-    g.top_k = 8;
-    g.bucket = 8;
-    g.threads = 1024;
-    Random random(11);
-    CacheTwin twin(g.layers * g.experts, slots, rounded_up(slots, 4));
-    for (int slot = 0; slot < slots; ++slot) {  // held by the layers after the first
-        twin.owner[static_cast<size_t>(slot)] = g.experts + slot;
-        twin.slot_of[static_cast<size_t>(g.experts + slot)] = slot;
-        twin.slot_used[static_cast<size_t>(slot)] = random.bits() >> random.between(1, 31);
-    }
-    twin.state.clock = 0x7FFFFFF0u;
-    twin.state.rule = kSplitTable;
-    twin.state.table_length = 65;
-    twin.split_table[64] = fills;
-    DeviceCache device(twin);
-    std::vector<int32_t> ids(64);
-    std::iota(ids.begin(), ids.end(), 17);
-    sim::Emulator emulator(1, 5);
-    const sim::Counters counters = device.plan(emulator, g, ids, 8, 0);
-    CHECK(device.counts[kCountMisses] == 64 && device.counts[kCountFills] == fills, "%d misses, %d fills",
-          device.counts[kCountMisses], device.counts[kCountFills]);
-    return counters;
-}
-
 }  // namespace
 
 FREETOKEN_TEST(plan_does_what_plain_containers_do) {
@@ -193,24 +163,6 @@ FREETOKEN_TEST(plan_does_what_plain_containers_do) {
         left += static_cast<int>(twin.totals[kCountCpu]);
     }
     CHECK(hits > 0 && fills > 0 && left > 0, "%d hits, %d fills, %d for the CPU", hits, fills, left);
-}
-
-FREETOKEN_TEST(plan_costs_the_same_for_any_number_of_fills) {
-    for (const int slots : {256, 1'000, 4'000, 10'000, 40'000}) {
-        const sim::Counters none = cost_of_plan(slots, 0);
-        const sim::Counters one = cost_of_plan(slots, 1);
-        std::printf(
-            "     %6d slots: %2llu barriers, %5llu collectives, %6llu shared atomics; q = 0: %llu, %llu, %llu\n", slots,
-            static_cast<unsigned long long>(one.barriers), static_cast<unsigned long long>(one.collectives),
-            static_cast<unsigned long long>(one.shared_atomics), static_cast<unsigned long long>(none.barriers),
-            static_cast<unsigned long long>(none.collectives), static_cast<unsigned long long>(none.shared_atomics));
-        for (const int fills : {2, 3, 8, 31, 32, 33, 63, 64}) {
-            const sim::Counters more = cost_of_plan(slots, fills);
-            CHECK(more.barriers == one.barriers && more.collectives == one.collectives &&
-                      more.shared_atomics == one.shared_atomics && more.global_atomics == one.global_atomics,
-                  "%d slots, %d fills: not as one", slots, fills);
-        }
-    }
 }
 
 FREETOKEN_TEST(fill_copies_each_record_into_its_slot_and_nothing_else) {
