@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import UnsupportedError, UsageError
+from engine.base.gpu import missing_for_cuda
 from engine.base.units import (
     ExpertRoom,
     KvBudget,
@@ -26,7 +27,6 @@ from engine.base.units import (
 ISA_VARIABLE = "FREETOKEN_ISA"  # scalar, avx2 or avx512, for tests: results are the same bits with each
 SIM_MEMORY_VARIABLE = "FREETOKEN_SIM_MEMORY"  # bytes of a simulated GPU, as a size: to see how a small one behaves
 DEVICES = ("auto", "cpu", "cuda", "sim")
-_PLANNED = {"cuda": "NVIDIA GPUs"}
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8642
 DEFAULT_KEEP_ALIVE = 300.0
@@ -123,12 +123,10 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def check_device(device: str) -> None:
-    """Raise UnsupportedError for a device that is planned but not there yet."""
-    if device in _PLANNED:
-        raise UnsupportedError(
-            f"--device {device} ({_PLANNED[device]}) does not exist yet in this release.",
-            "Run on the processor: --device cpu",
-        )
+    """Raise UnsupportedError for a device that this machine or this installation does not have."""
+    missing = missing_for_cuda() if device == "cuda" else None
+    if missing is not None:
+        raise UnsupportedError(f"--device cuda cannot be had: {missing.reason}.", missing.remedy)
 
 
 def hidden_settings(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ FLAGS = {
 
 
 def pick_device(asked: str | None) -> str:
-    """The device to use; `auto` takes the cpu. UnsupportedError for those that this release only knows by name."""
+    """The device to use; `auto` takes the cpu. UnsupportedError for one that is not to be had here."""
     device = asked or "auto"
     check_device(device)
     return "cpu" if device == "auto" else device

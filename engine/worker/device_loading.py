@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from engine import _native
 from engine.device.driver import Driver
+from engine.device.sim import SimDriver
 from engine.experts.balance import Balancer
 from engine.experts.bank import HostBank
 from engine.experts.machines import machine_named
 from engine.files.ftw.opening import Ftw, open_model
+from engine.program.device.executor import DeviceExecutor
 from engine.program.device.pinned import pinned_bytes
 from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
@@ -20,7 +23,7 @@ from engine.worker.device_needs import device_needs
 from engine.worker.device_placing import Placing, Wishes
 from engine.worker.device_planner import DevicePlanner, budget_of
 from engine.worker.device_watch import DeviceWatch
-from engine.worker.experts import CachedExperts, VirtualClock
+from engine.worker.experts import ByteCount, CachedExperts, VirtualClock
 from engine.worker.loaded import LoadedModel
 from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
 from engine.worker.machine import this_machine
@@ -34,11 +37,18 @@ SIM_MACHINE = "rtx4090-server"  # whose link and host memory the virtual clock o
 
 def load_on_device(config: WorkerConfig) -> LoadedModel:
     """Open the model of `config` and divide the device's memory for it. Raises what is told to the user."""
-    return load_with(open_device(config), config)
+    if config.device == "cuda":
+        from engine.worker.cuda_device import cuda_executor, open_cuda
+
+        gpu = open_cuda()
+        return load_with(gpu, config, cuda_executor(gpu))
+    return load_with(SimDriver(memory=config.sim_memory or sim_memory(), threads=_threads(config)), config)
 
 
-def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
-    """As `load_on_device`, on the device of `driver`."""
+def load_with(
+    driver: Driver, config: WorkerConfig, make: Callable[..., DeviceExecutor] = DeviceExecutor
+) -> LoadedModel:
+    """As `load_on_device`, on the device of `driver`; `make` builds its executor."""
     began = time.monotonic()
     model = open_model(Path(config.model))
     spec = Spec.from_json(model.spec)
@@ -53,7 +63,7 @@ def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
         spared.free()
     start = split_start(config.profile, this_machine(), _expert_codecs(model))
     try:
-        placed = Placing(driver, model, spec, bank, wishes, start.split, config).place()
+        placed = Placing(driver, model, spec, bank, wishes, start.split, config, make).place()
     except BaseException:
         bank.close()
         raise
@@ -66,7 +76,8 @@ def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
         device_total=driver.memory()[0],
         free=lambda: driver.memory()[1],
     )
-    clock = VirtualClock(machine_named(SIM_MACHINE), _record_bytes(model, config.sim_record_bytes))
+    record_bytes = _record_bytes(model, config.sim_record_bytes)
+    clock = VirtualClock(machine_named(SIM_MACHINE), record_bytes) if driver.name == "sim" else ByteCount(record_bytes)
     return LoadedModel(
         executor=executor,
         vocab_size=spec.vocab_size,
@@ -85,13 +96,6 @@ def load_with(driver: Driver, config: WorkerConfig) -> LoadedModel:
         watch=DeviceWatch(planner, memory_reader(driver.uuid, driver.memory), budget),
         notes=(*bank.notes, *placed.notes, *placed.plan.notes, *(start.notes if model.banks else ())),
     )
-
-
-def open_device(config: WorkerConfig) -> Driver:
-    """The device of a configuration."""
-    from engine.device.sim import SimDriver
-
-    return SimDriver(memory=config.sim_memory or sim_memory(), threads=_threads(config))
 
 
 def _threads(config: WorkerConfig) -> int:

@@ -110,6 +110,21 @@ class VirtualClock:
         return self._known[key]
 
 
+class ByteCount:
+    """Of a device that does not tell how long its branches took: bytes without seconds."""
+
+    name = ""
+
+    def __init__(self, record_bytes: Sequence[int]) -> None:
+        self._record_bytes = np.asarray(record_bytes, np.int64)
+
+    def times(self, counts: Ints) -> BranchTimes:
+        """No seconds: a division of misses that starts from a profile stays as it is."""
+        fills = counts[:, FILLS] @ self._record_bytes
+        computed = counts[:, CPU] @ self._record_bytes
+        return BranchTimes(link_bytes=int(fills), host_bytes=int(computed))
+
+
 class CachedExperts:
     """Counts what happens to the experts of a device, and lets `balancer` divide the misses of the next steps."""
 
@@ -146,6 +161,8 @@ class CachedExperts:
         counts = self._executor.layer_counts()
         times = self._clock.times(counts)
         self._count(counts, times)
+        if not times.link_seconds and not times.host_seconds:
+            return  # nothing to balance by
         took = times.step_seconds if self._clock.name else seconds
         split = self._balancer.observe(counts.tolist(), times.link_seconds, times.host_seconds, took, tokens)
         if split is not None:

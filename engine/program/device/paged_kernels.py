@@ -24,7 +24,6 @@ def append_rows(
     cache,
     pages,
     first_pages,
-    sequences,
     positions,
     live,
     row_stride,
@@ -40,7 +39,7 @@ def append_rows(
     if token < tl.load(live):
         head = tl.program_id(1)
         position = tl.load(positions + token)
-        page = tl.load(pages + tl.load(first_pages + tl.load(sequences + token)) + position // 16)
+        page = tl.load(pages + tl.load(first_pages + token) + position // 16)
         column = tl.arange(0, BLOCK)
         value = tl.load(rows + token.to(tl.int64) * row_stride + head * DIM + column, mask=column < DIM, other=0.0)
         target = cache + page.to(tl.int64) * page_values + base + head * head_values + position % 16 * PADDED + column
@@ -53,7 +52,6 @@ def attend_parts(
     cache,
     pages,
     first_pages,
-    sequences,
     positions,
     live,
     part_sums,
@@ -92,7 +90,7 @@ def attend_parts(
         member = tl.program_id(1) % groups * GROUP + tl.arange(0, GROUP)
         here = member < HEADS
         position = tl.load(positions + token)
-        table = pages + tl.load(first_pages + tl.load(sequences + token))
+        table = pages + tl.load(first_pages + token)
         oldest = 0
         if window > 0:
             oldest = tl.maximum(position - window + 1, 0)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import NoRoomError
-from engine.device.driver import Driver, Kernel, Stream
+from engine.device.driver import Driver, Kernel, Memory, Stream
 from engine.device.kernels import KernelSignature
 from engine.files.ftw.opening import Tensor
 from engine.program.device.buffers import DeviceBuffers, Rows
@@ -111,8 +111,8 @@ class TritonAttention:
         total = driver.memory()[0]
         self._cache = driver.reserve(max(self.page_bytes, total))
         self._tables = driver.reserve(max(1 << 20, total // max(1, self.page_bytes) * 4 * 64))
-        self._sums = driver.allocate(max(4, *(self._part_bytes(op, max_tokens) for op in operations)))
-        self._weights = driver.allocate(max(4, *(self._weight_bytes(op, max_tokens) for op in operations)))
+        self._sums = driver.allocate(max((self._part_bytes(op, max_tokens) for op in operations), default=4))
+        self._weights = driver.allocate(max((self._weight_bytes(op, max_tokens) for op in operations), default=4))
         self._sinks = {op.weights[0]: _sinks(driver, dense[op.weights[0]]) for op in operations if op.weights[0]}
         try:
             self.resize(kv_pages)
@@ -150,16 +150,13 @@ class TritonAttention:
         self._driver.synchronise(stream)
 
     def step_bytes(self, tokens: int) -> int:
-        """Of each token its sequence, and of each sequence where its pages begin in the table."""
-        return 8 * tokens
+        """Of each token where in the table the pages of its sequence begin."""
+        return 4 * tokens
 
     def begin(self, batch: Batch, data: NDArray[np.uint8]) -> None:
-        places = data.view(np.int32)
-        half = len(places) // 2
-        lengths = np.diff(batch.seq_starts)
-        places[: len(batch.tokens)] = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         sizes = [len(table) for table in batch.page_tables]
-        places[half : half + len(sizes)] = np.cumsum([0, *sizes[:-1]])
+        first = np.cumsum([0, *sizes[:-1]], dtype=np.int32)
+        data.view(np.int32)[: len(batch.tokens)] = np.repeat(first, np.diff(batch.seq_starts))
         tables = np.concatenate(batch.page_tables)
         if tables.nbytes > self._tables.mapped:
             self._tables.map(tables.nbytes)
@@ -177,8 +174,11 @@ class TritonAttention:
         self._attend(stream, op, rows[0], extent)
 
     def free(self) -> None:
-        for memory in (self._cache, self._tables, self._sums, self._weights, *self._sinks.values()):
+        memories: list[Memory | DeviceVector] = [self._sums, self._weights, *self._sinks.values()]
+        for memory in memories:
             memory.free()
+        for addresses in (self._cache, self._tables):
+            addresses.free()
 
     # -- launches
 
@@ -259,8 +259,7 @@ class TritonAttention:
     def _places(self, extent: Extent) -> dict[str, int]:
         return {
             "pages": self._tables.address,
-            "first_pages": extent.attention + 4 * extent.layout.tokens,
-            "sequences": extent.attention,
+            "first_pages": extent.attention,
             "positions": extent.base + extent.layout.positions,
             "live": extent.live(False),
         }
@@ -293,7 +292,7 @@ class TritonAttention:
 
 TYPES: Mapping[str, str] = {
     **dict.fromkeys(("rows", "queries", "part_sums", "part_weights", "sinks", "out"), "*fp32"),
-    **dict.fromkeys(("pages", "first_pages", "sequences", "positions", "live"), "*i32"),
+    **dict.fromkeys(("pages", "first_pages", "positions", "live"), "*i32"),
     "cache": "*fp16",
     **dict.fromkeys(("row_stride", "page_values", "base", "head_values", "query_stride", "key_values"), "i32"),
     **dict.fromkeys(("value_base", "value_values", "window", "out_stride"), "i32"),

@@ -1,0 +1,34 @@
+"""The CUDA device as a worker uses it: its driver, its attention, and how it signals the CPU worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from engine.base.config import check_device
+from engine.device.cuda import CudaDriver
+from engine.device.triton_compile import compile_triton
+from engine.program.device import paged_kernels
+from engine.program.device.executor import DeviceExecutor
+from engine.program.device.triton_attention import LoadedKernel, TritonAttention, launch_signature
+
+
+def open_cuda() -> CudaDriver:
+    """The first GPU. Raises UnsupportedError, or FreetokenError with what the driver says."""
+    check_device("cuda")
+    return CudaDriver()
+
+
+def cuda_executor(driver: CudaDriver) -> Callable[..., DeviceExecutor]:
+    """Builds executors on a GPU: stream memory operations where its graphs can hold them, else host functions."""
+
+    def load(name: str, types: Mapping[str, str], constants: Mapping[str, int]) -> LoadedKernel:
+        compiled = compile_triton(vars(paged_kernels)[name], types, constants, int(driver.compute_capability))
+        kernel = driver.load(launch_signature(compiled.name, types), compiled.cubin)
+        return LoadedKernel(kernel, compiled.threads, compiled.shared)
+
+    return partial(
+        DeviceExecutor,
+        make_attention=partial(TritonAttention, load=load),
+        signals="memory" if driver.waits_on_memory() else "host",
+    )

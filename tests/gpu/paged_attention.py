@@ -1,0 +1,204 @@
+"""Triton's attention, interpreted on the processor, beside the native operation. Run with TRITON_INTERPRET=1.
+
+Arguments are names of cases, none for all. Prints a
+JSON object: for each case the largest difference as a share of the largest value, over several steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.device.driver import Grid, Stream
+from engine.device.sim import SimDriver
+from engine.files.codecs import align
+from engine.files.ftw.opening import Tensor
+from engine.program.device import paged_kernels
+from engine.program.device.buffers import DeviceBuffers
+from engine.program.device.native_attention import NativeAttention
+from engine.program.device.step_data import StepData, StepMode
+from engine.program.device.triton_attention import LoadedKernel, TritonAttention
+from engine.program.executor import Batch
+from engine.program.ir import Buffer, Cache, Op, Program
+
+MIB = 1 << 20
+ROOM = 36  # tokens of a step
+DTYPES = {"*fp32": torch.float32, "*fp16": torch.float16, "*i32": torch.int32}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention operation."""
+
+    heads: int
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    latent: bool = False  # values are the first columns of the keys
+    window: int = 0
+    softcap: float = 0.0
+    sinks: bool = False
+
+
+CASES = {
+    "grouped": Case(8, 2, 64, 64),
+    "one kv head a head": Case(3, 3, 16, 16),
+    "many heads a kv head": Case(40, 2, 32, 32),
+    "odd head": Case(6, 2, 80, 80),
+    "ragged head": Case(6, 2, 10, 10),
+    "latent": Case(20, 1, 72, 64, latent=True),
+    "window": Case(4, 2, 32, 32, window=40),
+    "softcap": Case(4, 2, 32, 32, softcap=5.0),
+    "sinks": Case(4, 2, 32, 32, sinks=True),
+    "all of them": Case(18, 1, 48, 48, window=70, softcap=3.0, sinks=True),
+}
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """Stands for a compiled kernel."""
+
+    name: str
+    types: tuple[str, ...]
+    constants: Mapping[str, int]
+
+
+class InterpretingDriver(SimDriver):
+    """A simulated device whose Triton kernels are interpreted: its memory is the host's."""
+
+    def launch(self, stream: Stream, kernel: Any, grid: Grid, block: int, args: Any, shared: int = 0) -> None:
+        if not isinstance(kernel, Interpreted):
+            super().launch(stream, kernel, grid, block, args, shared)
+            return
+        values = [_value(kind, value) for kind, value in zip(kernel.types, args[:-2], strict=True)]
+        function = vars(paged_kernels)[kernel.name]
+        self.native(stream, kernel.name, lambda: function[grid](*values, **kernel.constants))
+
+
+def _value(kind: str, value: Any) -> Any:
+    return _Pointer(value, DTYPES[kind]) if kind in DTYPES else value
+
+
+class _Pointer(torch.Tensor):
+    """What Triton's interpreter takes for memory: a type and an address."""
+
+    @staticmethod
+    def __new__(cls, address: int, dtype: torch.dtype) -> _Pointer:
+        pointer = torch.Tensor._make_subclass(cls, torch.zeros(1, dtype=dtype))
+        pointer.address = address or 16
+        return pointer
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def cpu(self) -> _Pointer:  # the interpreter copies what it is given, and back: this memory is used where it lies
+        return self
+
+    def new_empty(self, *args: Any, **kwargs: Any) -> _Pointer:
+        return self
+
+
+def load(name: str, types: Mapping[str, str], constants: Mapping[str, int]) -> LoadedKernel:
+    kernel: Any = Interpreted(name, tuple(types.values()), constants)
+    return LoadedKernel(kernel, 32, 0)
+
+
+def program_of(case: Case) -> Program:
+    buffers = {
+        "x": Buffer(16),
+        "q": Buffer(case.heads * case.k_dim),
+        "k": Buffer(case.kv_heads * case.k_dim),
+        "v": Buffer(case.kv_heads * case.v_dim),
+        "o": Buffer(case.heads * case.v_dim),
+        "logits": Buffer(16, domain="row"),
+    }
+    attention = Op(
+        "attention",
+        ("q", "k") if case.latent else ("q", "k", "v"),
+        ("o",),
+        ("sinks" if case.sinks else "",),
+        {
+            "cache": 0, "heads": case.heads, "kv_heads": case.kv_heads, "k_dim": case.k_dim, "v_dim": case.v_dim,
+            "scale": case.k_dim**-0.5, "window": case.window, "softcap": case.softcap,
+        },
+    )  # fmt: skip
+    select = Op("select", ("x",), ("logits",))
+    ops = (Op("embed", (), ("x",), ("embed",), {"scale": 1.0}), attention, select)
+    cache = Cache(case.kv_heads, case.k_dim, 0 if case.latent else case.v_dim)
+    return Program(buffers, ops, (cache,), (), "logits", 16, "x", (2,))
+
+
+def weights_of(case: Case, random: np.random.Generator) -> dict[str, Tensor]:
+    sinks = np.zeros(align(case.heads, 16), np.float32)
+    sinks[: case.heads] = random.normal(size=case.heads)
+    embed = np.zeros(16 * 16, np.float32)
+    return {
+        "embed": Tensor("f32", 16, 16, memoryview(embed).cast("B").toreadonly()),
+        "sinks": Tensor("f32", 1, case.heads, memoryview(sinks).cast("B").toreadonly(), vector=True),
+    }
+
+
+STEPS = ([(0, 30), (0, 3)], [(30, 1), (3, 26)], [(31, 20), (29, 1)], [(51, 1), (30, 1)])
+"""For each step (position of the first token, tokens) of its two sequences."""
+
+
+def run(case: Case, seed: int) -> float:
+    random = np.random.default_rng(seed)
+    program, weights = program_of(case), weights_of(case, random)
+    pages = [random.permutation(24)[:12].astype(np.int32), None]
+    pages[1] = np.setdiff1d(np.arange(24, dtype=np.int32), pages[0])[::-1].copy()
+    driver = InterpretingDriver(256 * MIB, granularity=4096)
+    buffers = DeviceBuffers(driver, program, ROOM, ROOM)
+    settings = {"kv_dtype": "f16", "page_tokens": 16, "kv_pages": 24, "max_tokens": ROOM}
+    both = (
+        NativeAttention(driver, program, weights, buffers, **settings, threads=1),
+        TritonAttention(driver, program, weights, buffers, load=load, **settings),
+    )
+    worst = 0.0
+    for parts in STEPS:
+        batch = batch_of(parts, pages)
+        rows = {name: random.normal(size=(len(batch.tokens), program.buffers[name].width)) for name in "qkv"}
+        outs = []
+        for attention in both:
+            for name, values in rows.items():
+                buffers.write(name, values.astype(np.float32))
+            outs.append(attend(driver, program, buffers, attention, batch))
+        worst = max(worst, float(np.abs(outs[1] - outs[0]).max() / np.abs(outs[0]).max()))
+    return worst
+
+
+def batch_of(parts: list[tuple[int, int]], pages: list[Any]) -> Batch:
+    counts = [count for _, count in parts]
+    positions = np.concatenate([np.arange(start, start + count, dtype=np.int32) for start, count in parts])
+    starts = np.cumsum([0, *counts]).astype(np.int32)
+    return Batch(np.ones(starts[-1], np.int32), positions, starts, tuple(pages), np.zeros(0, np.int32))
+
+
+def attend(driver: Any, program: Program, buffers: DeviceBuffers, attention: Any, batch: Batch) -> Any:
+    data = StepData(driver, (), max_tokens=ROOM, chunk_rows=ROOM, routed=(0, 0), attention_bytes=attention.step_bytes)
+    layout = data.layout(ROOM)
+    mode = StepMode()
+    stream = driver.stream("main")
+    attention.begin(batch, data.write(layout, batch, None))
+    data.issue(stream, layout, mode)
+    attention.issue(stream, 1, program.ops[1], data.extent(layout, mode))
+    driver.synchronise(stream)
+    out = buffers.read("o", len(batch.tokens))
+    data.free()
+    return out
+
+
+def main() -> None:
+    assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1"
+    print(json.dumps({name: run(CASES[name], seed) for seed, name in enumerate(sys.argv[1:] or CASES)}))
+
+
+if __name__ == "__main__":
+    main()
