@@ -20,8 +20,8 @@ namespace {
 
 // Threads of the system instead of fibers are slow, and there for the sanitizer: it needs every path, not every case.
 #ifdef FREETOKEN_SIM_THREADS
-constexpr int kCaches = 6;
-constexpr int kSteps = 4;
+constexpr int kCaches = 40;
+constexpr int kSteps = 6;
 #else
 constexpr int kCaches = 150;
 constexpr int kSteps = 60;
@@ -83,7 +83,7 @@ int rounded_up(int n, int to) {
 Geometry random_geometry(Random& random) {
     Geometry g;
     g.layers = random.between(1, 4);
-    g.experts = random.pick({1, 2, 5, 8, 16, 33, 60});
+    g.experts = random.pick({1, 2, 5, 8, 16, 33, 60, 300});
     g.top_k = random.between(1, std::min(g.experts, 8));
     g.bucket = random.pick({1, 1, 2, 4, 8});
     const int records = g.layers * g.experts;

@@ -103,8 +103,9 @@ FREETOKEN_TEST(plan_costs_the_same_for_any_number_of_fills) {
             CHECK(more.barriers == one.barriers && more.collectives == one.collectives &&
                       more.shared_atomics == one.shared_atomics && more.global_atomics == one.global_atomics,
                   "%d slots, %d fills", slots, fills);
-            // A fill is written down by one lane, while the others of its warp wait.
-            CHECK(more.warp_blocks <= one.warp_blocks + 32,
+            // A fill is written down by one lane, while the others of its warp wait; the rest of the two percent is for
+            // builds that do not turn selections into moves.
+            CHECK(more.warp_blocks * 50 <= one.warp_blocks * 51,
                   "%d slots, %d fills: %llu blocks of warps, of one fill %llu", slots, fills,
                   static_cast<unsigned long long>(more.warp_blocks), static_cast<unsigned long long>(one.warp_blocks));
         }
