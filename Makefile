@@ -7,6 +7,7 @@ CONSTRAINTS ?= tests/constraints.txt
 VENV        ?= .venv
 BUILD       ?= build
 PEERS_VENV  ?= $(BUILD)/peers-venv
+GPU_EXTRA   ?= cuda12
 CANDIDATES   = python3 python3.13 python3.12 python3.11 python3.14 python
 SANITIZERS   = address,undefined thread
 
@@ -19,7 +20,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-all parity lint bench bench-kernels bench-peers bench-quality sanitize native clean
+.PHONY: help setup run test test-all parity lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +78,21 @@ sanitize: $(STAMPS)/tools  ## the C++ tests under the address, undefined-behavio
 		MAKEFLAGS= cmake --build $$tree; \
 		ctest --test-dir $$tree --output-on-failure; \
 	done
+
+# With PYTHON= the packages of that Python are used as they are, and the module is built into the tree for the time of
+# the check: for machines that have CuPy, Triton and no network.
+gpu-check:  ## all of the device path on this machine's NVIDIA GPU, as a table (GPU_EXTRA=cuda13, or PYTHON= with its packages)
+ifeq ($(PYTHON),)
+	@$(MAKE) --no-print-directory $(STAMPS)/test
+	$(PIP) --editable '.[$(GPU_EXTRA)]' --no-build-isolation
+	$(BIN)/python -m tests.gpu.gpu_check $(ARGS)
+else
+	cmake -S native -B $(BUILD)/gpu -DFREETOKEN_PYTHON=ON -DPython_EXECUTABLE="$$(command -v $(PYTHON))" \
+		-Dnanobind_DIR="$$($(PYTHON) -m nanobind --cmake_dir)" >/dev/null
+	MAKEFLAGS= cmake --build $(BUILD)/gpu --target _native
+	@trap 'rm -f engine/_native*.so' EXIT; cmake --install $(BUILD)/gpu --prefix . >/dev/null && \
+		PYTHONPATH=. $(PYTHON) -m tests.gpu.gpu_check $(ARGS)
+endif
 
 clean:  ## remove everything that make made, models excepted
 	rm -rf $(VENV) $(BUILD) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
