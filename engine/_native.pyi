@@ -110,7 +110,6 @@ class Executor:
 
     def routing(self) -> NDArray[np.int32]: ...
     def force_routing(self, ids: NDArray[np.int32] | None) -> None: ...
-
     def counters(self) -> Mapping[str, float]:
         """As in `engine.program.executor`."""
 
@@ -165,7 +164,7 @@ class ExpertWorker:
     """Computes what a device leaves to the CPU of its MoE layers; asked through a mailbox, or by its `function`."""
 
     function: ClassVar[int]
-    """Address of a C function `void (*)(void*)` that requests a layer, given its `argument`, and waits for the answer."""
+    """Address of a C function `void (*)(void*)`: requests a layer, given its `argument`, and waits for the answer."""
 
     def __init__(
         self,
