@@ -85,7 +85,7 @@ class CacheLife(RuleBasedStateMachine):
 
 TestCacheLife = CacheLife.TestCase
 TestCacheLife.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.experts.split import Split
+from engine.experts.split import CARRIED, Branch, Split, Timing
 from tests.unit.cache_model import CPU, PADDING
 from tests.unit.cache_rig import CacheRig, Geometry
 
@@ -142,9 +142,11 @@ def test_records_that_the_device_cannot_read_are_the_cpus_and_do_not_count_for_t
         (Split("table", 0.0, (0, 1, 1, 2)), [1, 1, 2, 2, 2, 2]),
         (Split("table", 0.5, (0, 1, 1, 2)), [1, 1, 2, 2, 3, 3]),
         (Split("table", 1.0, (0,)), [1, 2, 3, 4, 5, 6]),
+        (Split("table", 0.5, (0, CARRIED, CARRIED, 2, CARRIED, 1)), [0, 1, 2, 2, 1, 1]),  # 0.5, 1 + 0.5, 2 + 0.5
         (Split.carry(0.5), [0, 1, 2, 2, 2, 3]),  # 0.5, 1 + 0.5, 1.5 + 0.5, 2, 2.5, 3 + 0.5
         (Split.carry(0.0), [0, 0, 0, 0, 0, 0]),
         (Split.carry(1.0), [1, 2, 3, 4, 5, 6]),
+        (Split.usual(Timing(Branch(0.0, 0.7), Branch(0.0, 0.3))), [0, 0, 1, 1, 1, 2]),  # 0.3, 0.9 and 1.8 are carried
     ],
     ids=lambda value: f"{value.rule}-{value.fraction}" if isinstance(value, Split) else "",
 )
