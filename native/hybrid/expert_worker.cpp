@@ -182,11 +182,13 @@ void ExpertWorker::watch() noexcept {
     Time::time_point since = Time::now();
     uint32_t seen = progress_.load(std::memory_order_acquire);
     while (mode_.load(std::memory_order_relaxed) != Mode::stopping) {
-        const bool lost = !failure_.empty();
-        if (mode_.load(std::memory_order_relaxed) == Mode::asleep)
+        if (mode_.load(std::memory_order_relaxed) == Mode::asleep) {
             mode_changed_.wait(lock);
-        else
-            mode_changed_.wait_for(lock, lost ? kHurry : look);
+            since = Time::now();  // nothing waits for longer than the step lasts
+            continue;
+        }
+        mode_changed_.wait_for(lock, failure_.empty() ? look : kHurry);
+        const bool lost = !failure_.empty();
         const bool waiting =
             mode_.load(std::memory_order_relaxed) == Mode::awake &&
             (running_.load(std::memory_order_acquire) != 0 || box_.request().load(std::memory_order_acquire) != 0);
