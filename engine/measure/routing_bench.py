@@ -114,9 +114,17 @@ def _decoded(trace: Trace, plan: RoutingPlan, path: Path) -> Ints:
     if len(decoded) < wanted:
         raise DoesNotFitError(
             f"{path} has {len(decoded)} decode tokens; {plan.tokens} and {plan.warmup} to warm up are {wanted}.",
-            f"Give --tokens {max(1, len(decoded) - plan.warmup)} or less.",
+            _shorter(len(decoded), plan.warmup),
         )
     return decoded[:wanted]
+
+
+def _shorter(tokens: int, warmup: int) -> str:
+    if tokens > warmup:
+        return f"Give --tokens {tokens - warmup} or less."
+    return (
+        f"Give --warmup and --tokens that are {tokens} together." if tokens else "Record some: bench MODEL --trace FILE"
+    )
 
 
 def _result(loaded: LoadedModel, before: ExpertWork | None, plan: RoutingPlan, seconds: float) -> dict[str, Any]:

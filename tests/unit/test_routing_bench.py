@@ -106,6 +106,8 @@ def test_on_the_cpu_a_forced_trace_tells_a_rate_alone(walk: Path) -> None:
 def test_a_trace_that_is_too_short_says_what_would_do(walk: Path) -> None:
     with pytest.raises(DoesNotFitError, match=r"has 50 decode tokens; 45 and 10 to warm up are 55\. Give --tokens 40"):
         bench_routing(walk, RoutingPlan(tokens=45, warmup=10), sim())
+    with pytest.raises(DoesNotFitError, match="Give --warmup and --tokens that are 50 together"):
+        bench_routing(walk, RoutingPlan(tokens=45, warmup=50), sim())
     for plan in ({"tokens": 0}, {"warmup": -1}):
         with pytest.raises(UsageError):
             RoutingPlan(**plan)
