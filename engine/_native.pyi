@@ -157,8 +157,8 @@ class Probe:
 # --- the worker beside a device (native/bindings/hybrid.cpp)
 
 def mailbox_layout(max_tokens: int, top_k: int, hidden: int) -> dict[str, int]:
-    """Offsets of `request`, `done`, `ids`, `inputs` and `outputs` in a mailbox, its `bytes`, and the `row_stride`, in
-    values, of inputs and outputs (native/hybrid/mailbox.h)."""
+    """Offsets of `request`, `done`, `rows`, `top_k`, `ids`, `inputs` and `outputs` in a mailbox, its `bytes`, and the
+    `row_stride`, in values, of inputs and outputs (native/hybrid/mailbox.h)."""
 
 class ExpertWorker:
     """Computes what a device leaves to the CPU of its MoE layers; asked through a mailbox, or by its `function`."""

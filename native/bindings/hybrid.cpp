@@ -33,6 +33,8 @@ nb::dict layout_of(int max_tokens, int top_k, int hidden) {
     nb::dict result;
     result["request"] = offsetof(MailboxHeader, request);
     result["done"] = offsetof(MailboxHeader, done);
+    result["rows"] = offsetof(MailboxHeader, rows);
+    result["top_k"] = offsetof(MailboxHeader, top_k);
     result["ids"] = layout.ids;
     result["inputs"] = layout.inputs;
     result["outputs"] = layout.outputs;

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 // Layers follow each other within a fraction of a millisecond, so the worker looks hard at first; then it leaves its
 // core to whoever wants it, and in long pauses, such as the attention of a long prompt, it sleeps between looks.
-constexpr microseconds kSpin{50};
+constexpr microseconds kSpin{100};
 constexpr microseconds kYield{1000};
 constexpr microseconds kNap{50};
 constexpr int kPausesBetweenLooks = 32;  // at the clock

@@ -1,10 +1,11 @@
-"""Layers of random experts on the simulated device and the CPU at once, beside the native operation for the same rows."""
+"""Random experts on the simulated device and the CPU at once, beside the native operation on the same rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from tests.unit.native_model import EXPERTS, TOP_K, RandomModel
 
 MIB = 1 << 20
 NAMES = ("gate", "up", "down")
+UNTOUCHED = np.float32(12345.0)
+HALF = Split.carry(0.5)
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,9 @@ class ExpertsModel(RandomModel):
                     bias = self.rng.normal(0, 0.3, shapes[name][0]).astype(np.float32)
                     self._place(record, fields, f"{name}_bias", bias.view(np.uint8))
         layer = (len(self.experts),)
-        self.banks.append(Bank(tuple(fields), records.shape[1], EXPERTS, layer, (memoryview(records.reshape(-1)),), EXPERTS))
+        self.banks.append(
+            Bank(tuple(fields), records.shape[1], EXPERTS, layer, (memoryview(records.reshape(-1)),), EXPERTS)
+        )
         self.experts.append([])
 
 
@@ -143,8 +148,9 @@ class HybridRig:
         seed: int = 0,
         threads: int = 2,
         fillable: int | None = None,
+        driver: type[SimDriver] = SimDriver,
     ) -> None:
-        self.driver = SimDriver(512 * MIB, seed=seed, granularity=4096)
+        self.driver = driver(512 * MIB, seed=seed, granularity=4096)
         self.stream = self.driver.stream("main")
         self.model, self.max_tokens = model, max_tokens
         self._made = ExitStack()
@@ -256,4 +262,20 @@ class HybridRig:
         return np.array([sum(getattr(total, name) for total in totals) for name in ("hits", "fills", "cpu")])
 
 
-UNTOUCHED = np.float32(12345.0)
+class Pair:
+    """A model on a device and by itself."""
+
+    def __init__(self, kinds: Sequence[BankKind], slots: Sequence[int], split: Split, **settings: Any) -> None:
+        model = ExpertsModel(kinds)
+        self.rig = HybridRig(model, slots, split, **settings)
+        self.reference = Reference(model, self.rig.max_tokens)
+        self.rng = np.random.default_rng(len(kinds))
+
+    def agree(self, layer: int, tokens: int, bucket: int = 0, graph: SimGraph | None = None) -> None:
+        """Both make the same of random rows, to the bit."""
+        rows = self.reference.rows(layer, tokens, self.rng)
+        assert_same_bits(self.rig.step(layer, rows, bucket or tokens, graph), rows.y)
+
+
+def assert_same_bits(ours: Floats, theirs: Floats) -> None:
+    np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
