@@ -19,7 +19,7 @@ from typing import Any
 from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UnsupportedError
 from engine.base.plain import from_plain, to_plain
 
-PROFILE_VERSION = 2  # of experts in every codec, unless one model was asked for
+PROFILE_VERSION = 3
 _REMEDY = "Measure again: freetoken probe"
 _GIB = 1 << 30
 
@@ -86,14 +86,30 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class SharedRun:
+    """One division of misses, measured: seconds until the fills and until the CPU had ended; 0 of an empty branch."""
+
+    misses: int
+    fills: int
+    fill_seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
 class Profile:
-    """Everything measured. `link` (B_P, fills over PCIe) is None where there is no GPU to fill."""
+    """Everything measured. On a device `device` is its name and `uuid` its own, `link` is B_P, that of fills, and
+    `runs` are fills and experts alone and at the same time, of records of `record_bytes`; on the cpu there are none.
+    """
 
     machine: Machine
     measured_at: str  # UTC, ISO 8601
     reads: tuple[ReadRate, ...]
     experts: tuple[ExpertRate, ...]
     link: Rate | None = None
+    device: str = "cpu"
+    uuid: str = ""
+    record_bytes: int = 0
+    runs: tuple[SharedRun, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.reads:
@@ -135,8 +151,13 @@ def save_profile(profile: Profile, path: Path) -> None:
         ) from error
 
 
-def load_profile(path: Path, machine: Machine) -> Profile:
-    """The profile at `path`, if it is one of this machine and these kernels.
+def profile_of(path: Path, device: str) -> Path:
+    """Where the profile of a device is kept, beside that of the cpu at `path`."""
+    return path if device == "cpu" else path.with_stem(f"{path.stem}-{device}")
+
+
+def load_profile(path: Path, machine: Machine, uuid: str = "") -> Profile:
+    """The profile at `path`, if it is one of this machine and these kernels, and of the device `uuid`.
 
     Raises NotFoundError (no file), CorruptFileError (not a profile), UnsupportedError (another version) and
     FreetokenError (another machine, other kernels, or a file that cannot be read); each names the remedy.
@@ -166,4 +187,8 @@ def load_profile(path: Path, machine: Machine) -> Profile:
         if then != here[name]:
             what = f"{name.replace('_', ' ')} {then!r}, here it is {here[name]!r}"
             raise FreetokenError(f"The profile {path} was measured with {what}.", _REMEDY)
+    if profile.uuid and profile.uuid != uuid:
+        raise FreetokenError(
+            f"The profile {path} was measured with device {profile.uuid!r}, here it is {uuid!r}.", _REMEDY
+        )
     return profile

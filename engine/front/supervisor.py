@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import BusyError, FreetokenError, NoRoomError, NotFoundError
+from engine.base.profile import profile_of
 from engine.base.units import KvBudget
 from engine.files.store import Store
 from engine.front.attach import LoadFlags, Step, decide, pick_device
@@ -323,5 +324,7 @@ class Supervisor:
 
 def worker_config(folder: Path, flags: LoadFlags, profile: Path | None = None) -> WorkerConfig:
     """What a worker is started with."""
-    values: Mapping[str, Any] = {**vars(flags), "device": pick_device(flags.device)}
-    return WorkerConfig(model=str(folder), profile="" if profile is None else str(profile), **values)
+    device = pick_device(flags.device)
+    values: Mapping[str, Any] = {**vars(flags), "device": device}
+    file = "" if profile is None else str(profile_of(profile, device))
+    return WorkerConfig(model=str(folder), profile=file, **values)

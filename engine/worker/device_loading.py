@@ -61,7 +61,7 @@ def load_with(
         bank = HostBank.load(model, driver, free_memory())
     finally:
         spared.free()
-    start = split_start(config.profile, this_machine(), _expert_codecs(model))
+    start = split_start(config.profile, this_machine(), _expert_codecs(model), driver.uuid)
     try:
         placed = Placing(driver, model, spec, bank, wishes, start.split, config, make).place()
     except BaseException:

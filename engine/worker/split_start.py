@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine.base.errors import FreetokenError
 from engine.base.profile import Machine, load_profile
+from engine.experts.sharing import fit_timing
 from engine.experts.split import DEFAULT_SPLIT, Split, fraction
 
 _SAFE = "Until steps have been measured, misses are divided as is safe on any machine."
@@ -20,7 +21,7 @@ class SplitStart:
     notes: tuple[str, ...] = ()
 
 
-def split_start(profile: str, machine: Machine, codecs: frozenset[str]) -> SplitStart:
+def split_start(profile: str, machine: Machine, codecs: frozenset[str], uuid: str = "") -> SplitStart:
     """From the profile in a file, if it is one of `machine`; `codecs` are those of the model's experts.
 
     A profile that is absent, of another machine or of an older release gives the default and a sentence; `profile` ""
@@ -29,9 +30,11 @@ def split_start(profile: str, machine: Machine, codecs: frozenset[str]) -> Split
     if not profile:
         return SplitStart(DEFAULT_SPLIT)
     try:
-        found = load_profile(Path(profile), machine)
+        found = load_profile(Path(profile), machine, uuid)
     except FreetokenError as error:
         return SplitStart(DEFAULT_SPLIT, (f"{error.message} {_SAFE} {error.remedy}".strip(),))
+    if found.runs:
+        return SplitStart(Split.usual(fit_timing(found.runs), why="p / (p + c) of the device's profile"))
     rates = [entry.rate.median for entry in found.experts if entry.codec in codecs]
     if found.link is None or not rates:
         missing = "a link to a GPU" if found.link is None else f"experts in {', '.join(sorted(codecs))}"

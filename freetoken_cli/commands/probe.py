@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from engine.base.config import check_device
 from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
-from engine.base.profile import ExpertRate, Profile, Rate, save_profile
+from engine.base.profile import ExpertRate, Profile, Rate, profile_of, save_profile
 from engine.files.ftw.opening import open_model
 from engine.files.store import READY, Store
 from engine.measure.native_meter import NativeMeter
@@ -17,8 +18,9 @@ from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, 
 from engine.worker.machine import this_machine
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
+from freetoken_cli.device_probe import check_plot, conclusions, draw_curve, split_lines, usual_shape, with_device
 from freetoken_cli.folders import model_folder
-from freetoken_cli.options import Json, NoColor, Threads
+from freetoken_cli.options import Device, Json, NoColor, Threads
 from freetoken_cli.output import Output
 from freetoken_cli.terminal import styled
 
@@ -26,6 +28,7 @@ EXAMPLES = (
     ("freetoken probe", "ten to twenty seconds; leave the machine alone meanwhile"),
     ("freetoken probe demo", "with the shapes of one model's experts"),
     ("freetoken probe --seconds 30 --json", "longer, for a script"),
+    ("freetoken probe --device sim --plot curve.png", "a device too: fills, and fills beside experts"),
 )
 
 ProbedModel = Annotated[
@@ -34,6 +37,9 @@ ProbedModel = Annotated[
 ]
 Seconds = Annotated[
     str | None, typer.Option("--seconds", metavar="X", help="How long to measure; 10 if not said.", show_default=False)
+]
+PlotFile = Annotated[
+    str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curve of a device.", show_default=False)
 ]
 _BAR_CELLS = 40
 
@@ -44,38 +50,52 @@ def command(
     model: ProbedModel = None,
     seconds: Seconds = None,
     threads: Threads = None,
+    device: Device = None,
+    plot: PlotFile = None,
     json: Json = False,
     quiet: Quiet = False,
     no_color: NoColor = False,
 ) -> None:
     """Measure how fast this machine reads memory and runs experts, and keep it as the machine's profile.
 
-    Without a model: the expert shapes of the store, and usual ones for codecs that the store does not have.
+    Without a model: the expert shapes of the store, and usual ones for codecs that the store does not have. On a
+    device it measures fills too (B_P), and fills and experts at the same time; sim is this machine's memory, not a GPU.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     paths = options.paths()
-    config = options.settings(paths, threads=threads)
+    config = options.settings(paths, threads=threads, device=device)
+    check_device(config.device)
+    on_device = config.device if config.device in ("sim", "cuda") else "cpu"
+    if plot is not None:
+        check_plot(plot, on_device)
     length = _seconds(seconds)
     machine = this_machine()
     with output.phase("Measuring", sizes=False) as progress:
+        shapes = _shapes(Store(paths.store), model)
+        threads_used = config.threads or machine.usable_cores
         profile = probe(
             NativeMeter(read_memory()[1]),
             machine,
             datetime.now(UTC).isoformat(timespec="seconds"),
-            config.threads or machine.usable_cores,
-            _shapes(Store(paths.store), model),
+            threads_used,
+            shapes,
             length,
             progress,
         )
-    save_profile(profile, paths.profile)
+        if on_device != "cpu":
+            profile = with_device(profile, on_device, usual_shape(shapes), threads_used)
+    file = profile_of(paths.profile, on_device)
+    save_profile(profile, file)
+    if plot is not None:
+        draw_curve(profile, plot)
     if json:
-        output.document({**profile.to_json(), "profile": str(paths.profile)})
+        output.document({**profile.to_json(), **conclusions(profile), "profile": str(file)})
     elif quiet:
-        output.line(str(paths.profile))
+        output.line(str(file))
     else:
         for line in picture(profile, output.colour_out, can_draw(output.stdout)):
             output.line(line)
-        output.note(f"Written to {paths.profile}.")
+        output.note(f"Written to {file}.")
 
 
 def _seconds(text: str | None) -> float:
@@ -120,8 +140,7 @@ def picture(profile: Profile, colour: bool, unicode: bool) -> list[str]:
         *draw(experts, _BAR_CELLS, unicode),
         "",
         styled("Split", "1", colour),
-        NO_LINK if profile.link is None else f"B_P {_rate(profile.link)}",
-        "So every expert is computed on the CPU, in place.",
+        *(split_lines(profile) if profile.runs else [NO_LINK, "So every expert is computed on the CPU, in place."]),
     ]
 
 

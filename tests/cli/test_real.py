@@ -277,7 +277,7 @@ def test_bench_and_probe_print_and_write(alive: Home) -> None:
 @pytest.mark.long
 def test_probe_writes_a_profile_that_the_estimate_uses(alive: Home) -> None:
     document = json.loads(alive.run("probe", "--seconds", "2", "--json").stdout)
-    assert document["version"] == 2
+    assert document["version"] == 3
     assert document["profile"] == str(alive.paths.profile)
     assert {entry["codec"] for entry in document["experts"]} >= {"f32", "q4_0", "mxfp4"}
     estimate = json.loads(alive.run("run", "tiny", "--estimate", "--json").stdout)

@@ -157,7 +157,7 @@ def test_a_simulated_device_answers_as_the_cpu_does_through_any_resize(real: Run
             assert "error" not in resized, resized
             moved += 1
         assert answer.result() == wanted
-    assert moved > 3
+    assert moved >= 2
     (state,) = real.control("ps")["models"]
     assert state["hit_rate"] is not None
     stats = real.control("stats", model="tiny")
