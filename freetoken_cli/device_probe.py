@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from engine.base.errors import FreetokenError, UsageError
-from engine.base.profile import Profile, Rate
+from engine.base.hardware import read_memory
+from engine.base.profile import Profile, Rate, SharedRun
+from engine.device.driver import Driver
 from engine.experts.sharing import distance_of_eq2, eq2_seconds, fit_timing
 from engine.experts.split import fraction
 from engine.measure.probe import ExpertShape
+from freetoken_cli.chart import Bar, draw
+from freetoken_cli.replay_plot import check_target
 
 _SIM_MEMORY = 1 << 30
+_MOST_BYTES = 512 << 20  # of records, beyond what caches hold
+_MEMORY_SHARE = 8  # and at most this part of the memory that is free
+_BAR_CELLS = 30
 
 
 def usual_shape(shapes: Sequence[ExpertShape]) -> ExpertShape:
-    """Which of them fills are measured with: four-bit experts where there are any."""
+    """With which fills and experts are measured at the same time: four-bit experts where there are any."""
     return next((shape for shape in shapes if shape.codec == "q4_0"), shapes[0])
 
 
 def with_device(profile: Profile, device: str, shape: ExpertShape, threads: int) -> Profile:
-    """The profile with what a device adds to it, for experts of one shape."""
+    """The profile with what a device adds: B_P of every size of records in it, and fills beside experts of `shape`."""
     from engine.measure.shared_memory import DeviceSharedMeter, measure_sharing
 
     driver = _open(device)
-    meter = DeviceSharedMeter(driver, shape, threads)
+    sizes = {entry.record_bytes for entry in profile.experts}
+    meter = DeviceSharedMeter(driver, shape, threads, sizes, min(_MOST_BYTES, read_memory()[1] // _MEMORY_SHARE))
     try:
+        links = meter.link_rates()
         runs = measure_sharing(meter)
-        size = meter.record_bytes
     finally:
         meter.close()
-    alone = [run.misses * size / run.fill_seconds / 1e9 for run in runs if run.fills == run.misses]
     return replace(
-        profile, link=Rate.of(alone), device=driver.description, uuid=driver.uuid, record_bytes=size, runs=runs
+        profile,
+        link=next(entry.rate for entry in links if entry.record_bytes == meter.record_bytes),
+        device=driver.description,
+        uuid=driver.uuid,
+        record_bytes=meter.record_bytes,
+        links=links,
+        runs=runs,
     )
 
 
-def _open(device: str) -> Any:
+def _open(device: str) -> Driver:
     if device == "cuda":
         from engine.worker.cuda_device import open_cuda
 
@@ -49,77 +63,101 @@ def _open(device: str) -> Any:
 
 
 def conclusions(profile: Profile) -> dict[str, Any]:
-    """What follows from the runs, for `--json`: both fractions, and the distance of Eq. 2; {} without a device."""
+    """What follows from the runs, for `--json`: branches, both fractions, how far Eq. 2 is off; {} on the cpu."""
     if not profile.runs:
         return {}
     timing = fit_timing(profile.runs)
     distance = distance_of_eq2(profile.runs, timing)
     return {
+        "timing": asdict(timing),
         "fraction_together": timing.fraction,
         "fraction_alone": fraction(1 / timing.fill.per_record, 1 / timing.cpu.per_record),
-        "eq2_distance": None if distance is None else {"mean": distance.mean, "largest": distance.largest},
+        "eq2_distance": None if distance is None else asdict(distance),
     }
 
 
-def split_lines(profile: Profile) -> list[str]:
-    """The curve and the split that it implies, for people."""
-    assert profile.link is not None
-    timing, found = fit_timing(profile.runs), conclusions(profile)
-    simulated = " (simulated: a copy in this machine's memory, no GPU)" if profile.uuid.startswith("SIM") else ""
-    lines = [
-        f"{profile.device}{simulated}: B_P {profile.link.median:.1f} GB/s "
-        f"({profile.link.low:.1f}-{profile.link.high:.1f}), records of {profile.record_bytes} bytes",
-        "misses filled   fills      CPU        Eq. 2 says (microseconds)",
+def device_lines(profile: Profile, unicode: bool) -> list[str]:
+    """B_P by size of records, the curve of both branches over q, and the split that it implies, for people."""
+    found = conclusions(profile)
+    simulated = " (simulated: fills are copies in this machine's memory, no GPU)" if _simulated(profile) else ""
+    rates = [Bar(f"{entry.record_bytes:,} bytes", _rate(entry.rate), entry.rate.median) for entry in profile.links]
+    runs, said = curve(profile)
+    steps = [
+        Bar(f"{run.fills} of {run.misses}", _step(run, formula), max(run.fill_seconds, run.cpu_seconds))
+        for run, formula in zip(runs, said, strict=True)
     ]
-    for run in sorted((run for run in profile.runs if run.misses == 8), key=lambda run: run.fills):
-        said = eq2_seconds(run.misses, run.fills, timing.fill.per_record, timing.cpu.per_record)
-        told = f"{said * 1e6:.0f}" if said < float("inf") else "nothing: B_H is not above B_P"
-        seconds = f"{run.fill_seconds * 1e6:<10.0f} {run.cpu_seconds * 1e6:<10.0f}"
-        lines.append(f"{run.fills} of {run.misses}          {seconds} {told}")
     distance = found["eq2_distance"]
-    if distance is not None:
-        lines.append(f"Eq. 2 is off by {distance['mean']:.0%} on average, {distance['largest']:.0%} at most.")
-    lines.append(
-        f"f = {found['fraction_together']:.2f} by both at once (in force), "
-        f"{found['fraction_alone']:.2f} by each alone (Eq. 3)."
+    off = (
+        "Eq. 2 says nothing of this machine: B_H is not above B_P."
+        if distance is None
+        else f"Eq. 2 is off by {_distance(distance['step'])} in a step, by {_distance(distance['cpu'])} on the CPU."
     )
-    return lines
+    return [
+        f"{profile.device}{simulated}",
+        "Fills (B_P) by size of records, GB/s: median (range)",
+        *draw(rates, _BAR_CELLS, unicode),
+        "",
+        f"Filled of {runs[0].misses} misses of {profile.record_bytes:,} bytes: microseconds of fills | CPU | Eq. 2",
+        *draw(steps, _BAR_CELLS, unicode),
+        off,
+        f"f = {found['fraction_together']:.2f} by both at once (in force), "
+        f"{found['fraction_alone']:.2f} by each alone (Eq. 3).",
+    ]
 
 
-def check_plot(file: str, device: str) -> None:
+def curve(profile: Profile) -> tuple[list[SharedRun], list[float]]:
+    """The runs of most misses by q, and the seconds of each by Eq. 2, which may be infinite."""
+    timing = fit_timing(profile.runs)
+    most = max(run.misses for run in profile.runs)
+    runs = sorted((run for run in profile.runs if run.misses == most), key=lambda run: run.fills)
+    return runs, [eq2_seconds(most, run.fills, timing.fill.per_record, timing.cpu.per_record) for run in runs]
+
+
+def _simulated(profile: Profile) -> bool:
+    return profile.uuid.startswith("SIM-")
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.median:.1f} ({rate.low:.1f}-{rate.high:.1f})"
+
+
+def _distance(found: dict[str, float]) -> str:
+    return f"{found['mean']:.0%} (at most {found['largest']:.0%})"
+
+
+def _step(run: SharedRun, formula: float) -> str:
+    told = f"{formula * 1e6:.0f}" if formula < math.inf else "-"
+    return f"{run.fill_seconds * 1e6:>7.0f} | {run.cpu_seconds * 1e6:>7.0f} | {told:>7}"
+
+
+def check_plot(file: str, device: str) -> Path:
     """Refuse a drawing that could not be made, before anything is measured."""
     if device == "cpu":
         raise UsageError("--plot draws fills beside experts, and the cpu has no fills.", "Add --device sim or cuda.")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise FreetokenError(
-            "--plot needs matplotlib, which is not installed.", "Install it: pip install 'freetoken-cli[plot]'"
-        ) from error
-    if not Path(file).absolute().parent.is_dir():
-        raise UsageError(f"--plot: there is no folder {Path(file).absolute().parent}.")
+    return check_target(Path(file))
 
 
-def draw_curve(profile: Profile, file: str) -> None:
-    """Time of a step of eight misses over how many are filled: both branches, and Eq. 2."""
-    import matplotlib
+def draw_curve(profile: Profile, path: Path) -> None:
+    """Time of a step over how many misses are filled: both branches, and Eq. 2."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    timing = fit_timing(profile.runs)
-    runs = sorted((run for run in profile.runs if run.misses == 8), key=lambda run: run.fills)
+    runs, said = curve(profile)
     fills = [run.fills for run in runs]
-    figure, axes = pyplot.subplots(figsize=(6, 4))
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
     axes.plot(fills, [run.fill_seconds * 1e6 for run in runs], "o-", label="fills")
     axes.plot(fills, [run.cpu_seconds * 1e6 for run in runs], "s-", label="experts on the CPU")
-    said = [eq2_seconds(8, q, timing.fill.per_record, timing.cpu.per_record) * 1e6 for q in fills]
-    axes.plot(fills, said, "--", label="a step by Eq. 2")
-    axes.set(xlabel="of 8 misses, filled", ylabel="microseconds", title=profile.device)
-    axes.legend()
+    if math.inf not in said:
+        axes.plot(fills, [seconds * 1e6 for seconds in said], "--", label="a step by Eq. 2")
+    axes.set_xlabel(f"of {runs[0].misses} misses, filled")
+    axes.set_ylabel("microseconds")
+    axes.set_title(f"{profile.device}, records of {profile.record_bytes:,} bytes", fontsize=10)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
     try:
-        figure.savefig(file, dpi=120, bbox_inches="tight")
-    except (OSError, ValueError) as error:
-        raise FreetokenError(f"The plot could not be written to {file}: {error}.") from error
-    finally:
-        pyplot.close(figure)
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise FreetokenError(f"The plot could not be written to {path}: {error.strerror}.") from error

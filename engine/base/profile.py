@@ -20,7 +20,6 @@ from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, 
 from engine.base.plain import from_plain, to_plain
 
 PROFILE_VERSION = 3
-_REMEDY = "Measure again: freetoken probe"
 _GIB = 1 << 30
 
 
@@ -86,6 +85,14 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class LinkRate:
+    """B_P at one size of records."""
+
+    record_bytes: int
+    rate: Rate
+
+
+@dataclass(frozen=True)
 class SharedRun:
     """One division of misses, measured: seconds until the fills and until the CPU had ended; 0 of an empty branch."""
 
@@ -94,11 +101,20 @@ class SharedRun:
     fill_seconds: float
     cpu_seconds: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.fills <= self.misses or self.misses < 1:
+            raise ValueError(f"{self.fills} fills of {self.misses} misses")
+        for records, seconds in ((self.fills, self.fill_seconds), (self.misses - self.fills, self.cpu_seconds)):
+            if not (0 < seconds < math.inf if records else seconds == 0):
+                raise ValueError(f"{records} records in {seconds} seconds")
+
 
 @dataclass(frozen=True)
 class Profile:
-    """Everything measured. On a device `device` is its name and `uuid` its own, `link` is B_P, that of fills, and
-    `runs` are fills and experts alone and at the same time, of records of `record_bytes`; on the cpu there are none.
+    """Everything measured.
+
+    On a device `device` is its name and `uuid` its own, `links` are B_P of each size of records, and `runs` are fills
+    and experts alone and at the same time, of records of `record_bytes`, whose B_P is `link`. None on the cpu.
     """
 
     machine: Machine
@@ -109,11 +125,17 @@ class Profile:
     device: str = "cpu"
     uuid: str = ""
     record_bytes: int = 0
+    links: tuple[LinkRate, ...] = ()
     runs: tuple[SharedRun, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.reads:
             raise ValueError("it has no read rates")
+        alone = {run.fills == 0 for run in self.runs if run.fills in (0, run.misses)}
+        if self.runs and len(alone) < 2:
+            raise ValueError("it has no runs of each branch alone")
+        if bool(self.runs) != bool(self.uuid):
+            raise ValueError("runs and a device belong together")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with stable keys and a version."""
@@ -125,7 +147,7 @@ class Profile:
         if not isinstance(data, dict) or data.get("version") != PROFILE_VERSION:
             raise ValueError("not a profile of this version")
         values = {name: value for name, value in data.items() if name != "version"}
-        return from_plain(Profile, values, "profile", _REMEDY)
+        return from_plain(Profile, values, "profile", _remedy(""))
 
 
 def save_profile(profile: Profile, path: Path) -> None:
@@ -162,33 +184,41 @@ def load_profile(path: Path, machine: Machine, uuid: str = "") -> Profile:
     Raises NotFoundError (no file), CorruptFileError (not a profile), UnsupportedError (another version) and
     FreetokenError (another machine, other kernels, or a file that cannot be read); each names the remedy.
     """
+    remedy = _remedy(uuid)
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
-        raise NotFoundError(f"This machine has no profile yet ({path}).", "Measure it: freetoken probe") from error
+        what = "device" if uuid else "machine"
+        raise NotFoundError(f"This {what} has no profile yet ({path}).", remedy) from error
     except OSError as error:
-        raise FreetokenError(f"The profile {path} cannot be read: {error.strerror}.", _REMEDY) from error
+        raise FreetokenError(f"The profile {path} cannot be read: {error.strerror}.", remedy) from error
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"The profile {path} is damaged: it is not JSON.", _REMEDY) from error
+        raise CorruptFileError(f"The profile {path} is damaged: it is not JSON.", remedy) from error
     if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] != PROFILE_VERSION:
         raise UnsupportedError(
-            f"The profile {path} has version {data['version']}; this release reads version {PROFILE_VERSION}.", _REMEDY
+            f"The profile {path} has version {data['version']}; this release reads version {PROFILE_VERSION}.", remedy
         )
     try:
         profile = Profile.from_json(data)
     except ValueError as error:
-        raise CorruptFileError(f"The profile {path} is damaged: {error}.", _REMEDY) from error
+        raise CorruptFileError(f"The profile {path} is damaged: {error}.", remedy) from error
     except FreetokenError as error:
-        raise CorruptFileError(f"The profile {path} is damaged: {error.message}", _REMEDY) from error
+        raise CorruptFileError(f"The profile {path} is damaged: {error.message}", remedy) from error
     here = asdict(machine)
     for name, then in asdict(profile.machine).items():
         if then != here[name]:
             what = f"{name.replace('_', ' ')} {then!r}, here it is {here[name]!r}"
-            raise FreetokenError(f"The profile {path} was measured with {what}.", _REMEDY)
+            raise FreetokenError(f"The profile {path} was measured with {what}.", remedy)
     if profile.uuid and profile.uuid != uuid:
         raise FreetokenError(
-            f"The profile {path} was measured with device {profile.uuid!r}, here it is {uuid!r}.", _REMEDY
+            f"The profile {path} was measured with device {profile.uuid!r}, here it is {uuid!r}.", remedy
         )
     return profile
+
+
+def _remedy(uuid: str) -> str:
+    if not uuid:
+        return "Measure it: freetoken probe"
+    return f"Measure it: freetoken probe --device {'sim' if uuid.startswith('SIM-') else 'cuda'}"

@@ -5,57 +5,91 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from engine.base.profile import SharedRun
 from engine.experts.split import Branch, Timing
 
-_MOST_SLOWED = 0.95
+_MOST_SLOWED = 0.95  # share of its rate; a branch that gets nothing at all is not one to divide misses with
 
 
 def fit_timing(runs: Sequence[SharedRun]) -> Timing:
     """Each branch as a + b n from its runs alone; how far they slow each other from those together.
 
-    The branch that ended first was slowed all the time, so its run says by how much.
+    A branch that takes t beside the other and a alone, for a shared time of o, was slowed by s where t - a = s o. Least
+    squares of (t - a) / t = s o / t over all runs: an error of measurement is a share of t, and the runs count most in
+    which the branch was never alone. ValueError where no run has either branch alone.
     """
     filled = [run for run in runs if run.fills == run.misses]
     computed = [run for run in runs if run.fills == 0]
     fill = Branch.fit([run.misses for run in filled], [run.fill_seconds for run in filled])
     cpu = Branch.fit([run.misses for run in computed], [run.cpu_seconds for run in computed])
-    slowed: tuple[list[float], list[float]] = [], []
-    for run in runs:
-        if 0 < run.fills < run.misses:
-            if run.fill_seconds <= run.cpu_seconds:
-                slowed[0].append(1 - fill.seconds(run.fills) / run.fill_seconds)
-            else:
-                slowed[1].append(1 - cpu.seconds(run.misses - run.fills) / run.cpu_seconds)
-    fill_slowed, cpu_slowed = (min(max(median(part or [0.0]), 0.0), _MOST_SLOWED) for part in slowed)
-    return Timing(fill, cpu, fill_slowed, cpu_slowed)
+    both = [run for run in runs if 0 < run.fills < run.misses]
+    shared = [min(run.fill_seconds, run.cpu_seconds) for run in both]
+    return Timing(
+        fill,
+        cpu,
+        _slowed([fill.seconds(run.fills) for run in both], [run.fill_seconds for run in both], shared),
+        _slowed([cpu.seconds(run.misses - run.fills) for run in both], [run.cpu_seconds for run in both], shared),
+    )
+
+
+def _slowed(alone: Sequence[float], took: Sequence[float], shared: Sequence[float]) -> float:
+    share = [o / t for o, t in zip(shared, took, strict=True)]
+    lost = [1 - a / t for a, t in zip(alone, took, strict=True)]
+    weight = math.fsum(x * x for x in share)
+    found = math.fsum(x * y for x, y in zip(share, lost, strict=True)) / weight if weight else 0.0
+    return min(max(found, 0.0), _MOST_SLOWED)
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a formula's time of a step is from the measured one, as a share of it."""
+    """How far a formula's times are from the measured ones, as shares of these."""
 
     mean: float
     largest: float
 
+    @staticmethod
+    def between(said: Sequence[float], measured: Sequence[float]) -> Distance:
+        """Over pairs of times, of which there is at least one."""
+        off = [abs(formula / time - 1) for formula, time in zip(said, measured, strict=True)]
+        return Distance(math.fsum(off) / len(off), max(off))
+
+
+@dataclass(frozen=True)
+class Eq2Distance:
+    """How far Eq. 2 is off: in the time of a step, and in that of the CPU, which a step may hide behind its fills."""
+
+    step: Distance
+    cpu: Distance
+
 
 def eq2_seconds(misses: int, fills: int, fill: float, cpu: float) -> float:
-    """Eq. 2, from seconds a record alone: q S / B_P against (m - q) S / (B_H - B_P). Infinite where B_H <= B_P."""
-    left = 1 / cpu - 1 / fill  # records a second that the link leaves the CPU
-    if fills == misses:
-        return fills * fill
+    """A step by Eq. 2, from seconds a record of each branch alone. Infinite where B_H <= B_P and both have work."""
     if fills == 0:
         return misses * cpu  # nothing is shared
-    return max(fills * fill, (misses - fills) / left) if left > 0 else math.inf
+    return max(fills * fill, eq2_cpu_seconds(misses - fills, fill, cpu))
 
 
-def distance_of_eq2(runs: Sequence[SharedRun], timing: Timing) -> Distance | None:
+def eq2_cpu_seconds(records: int, fill: float, cpu: float) -> float:
+    """The CPU's part of it beside fills, (m - q) S / (B_H - B_P)."""
+    left = 1 / cpu - 1 / fill  # records a second that the link leaves the CPU
+    if records == 0:
+        return 0.0
+    return records / left if left > 0 else math.inf
+
+
+def distance_of_eq2(runs: Sequence[SharedRun], timing: Timing) -> Eq2Distance | None:
     """Over the runs with both branches; None where B_H is not above B_P, of which Eq. 2 says nothing."""
     both = [run for run in runs if 0 < run.fills < run.misses]
-    predicted = [eq2_seconds(run.misses, run.fills, timing.fill.per_record, timing.cpu.per_record) for run in both]
-    if not both or math.inf in predicted:
+    fill, cpu = timing.fill.per_record, timing.cpu.per_record
+    if not both or cpu >= fill:
         return None
-    off = [abs(p / max(run.fill_seconds, run.cpu_seconds) - 1) for p, run in zip(predicted, both, strict=True)]
-    return Distance(sum(off) / len(off), max(off))
+    return Eq2Distance(
+        step=Distance.between(
+            [eq2_seconds(run.misses, run.fills, fill, cpu) for run in both],
+            [max(run.fill_seconds, run.cpu_seconds) for run in both],
+        ),
+        cpu=Distance.between(
+            [eq2_cpu_seconds(run.misses - run.fills, fill, cpu) for run in both], [run.cpu_seconds for run in both]
+        ),
+    )

@@ -18,7 +18,7 @@ from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, 
 from engine.worker.machine import this_machine
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
-from freetoken_cli.device_probe import check_plot, conclusions, draw_curve, split_lines, usual_shape, with_device
+from freetoken_cli.device_probe import check_plot, conclusions, device_lines, draw_curve, usual_shape, with_device
 from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Device, Json, NoColor, Threads
 from freetoken_cli.output import Output
@@ -66,8 +66,7 @@ def command(
     config = options.settings(paths, threads=threads, device=device)
     check_device(config.device)
     on_device = config.device if config.device in ("sim", "cuda") else "cpu"
-    if plot is not None:
-        check_plot(plot, on_device)
+    picture_file = check_plot(plot, on_device) if plot is not None else None
     length = _seconds(seconds)
     machine = this_machine()
     with output.phase("Measuring", sizes=False) as progress:
@@ -86,8 +85,8 @@ def command(
             profile = with_device(profile, on_device, usual_shape(shapes), threads_used)
     file = profile_of(paths.profile, on_device)
     save_profile(profile, file)
-    if plot is not None:
-        draw_curve(profile, plot)
+    if picture_file is not None:
+        draw_curve(profile, picture_file)
     if json:
         output.document({**profile.to_json(), **conclusions(profile), "profile": str(file)})
     elif quiet:
@@ -140,7 +139,11 @@ def picture(profile: Profile, colour: bool, unicode: bool) -> list[str]:
         *draw(experts, _BAR_CELLS, unicode),
         "",
         styled("Split", "1", colour),
-        *(split_lines(profile) if profile.runs else [NO_LINK, "So every expert is computed on the CPU, in place."]),
+        *(
+            device_lines(profile, unicode)
+            if profile.runs
+            else [NO_LINK, "So every expert is computed on the CPU, in place."]
+        ),
     ]
 
 
