@@ -17,7 +17,7 @@ import heapq
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -267,9 +267,9 @@ def make_policy(name: str, pool: Pool, future: NDArray[np.int32]) -> Policy:
 
 def policies_named(name: str) -> tuple[str, ...]:
     """The policies that `name` asks for: one, several with commas between, or `all`. UsageError for an unknown one."""
-    names: Iterable[str] = POLICIES if name == ALL else dict.fromkeys(part.strip() for part in name.split(","))
+    names = dict.fromkeys(part.strip() for part in name.split(","))
     for each in names:
-        if each not in POLICIES:
+        if each not in (*POLICIES, ALL):
             near = did_you_mean(each, [*POLICIES, ALL])
             raise UsageError(f"There is no policy {each!r}.", f"{near} There are {', '.join(POLICIES)}.".strip())
-    return tuple(names)
+    return POLICIES if ALL in names else tuple(names)

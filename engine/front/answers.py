@@ -144,7 +144,7 @@ def room_for_answer(prompt_tokens: int, context: int, max_tokens: int | None) ->
     if room < 1:
         raise ContextFullError(
             f"The prompt has {prompt_tokens} tokens and leaves no room for an answer: "
-            f"this model's context is {context} tokens here.",
+            f"this model's context here is {context} long, in tokens.",
             "Shorten the prompt, or load the model with a larger --context and --kv.",
         )
     return room if max_tokens is None else min(room, max_tokens)

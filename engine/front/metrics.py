@@ -108,11 +108,9 @@ class _Collected:
         yield from self._families(OF_EXPERTS, [({"model": model.name}, work.counts) for model, work in counted])
         clocked = [({"model": model.name, "clock": work.clock or "measured"}, work.counts) for model, work in counted]
         yield from self._families(OF_BRANCHES, clocked)
-        fraction = GaugeMetricFamily(
-            "freetoken_split_fraction", "f: share of misses to copy, and why.", labels=["model", "why"]
-        )
+        fraction = GaugeMetricFamily("freetoken_split_fraction", "f: share of misses to copy.", labels=["model"])
         for model, work in counted:
-            fraction.add_metric([model.name, work.why], work.fraction)
+            fraction.add_metric([model.name], work.fraction)
         yield fraction
 
     @staticmethod

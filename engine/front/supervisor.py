@@ -74,7 +74,7 @@ class Supervisor:
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Loaded]:
         """The model, loaded if need be, which stays loaded at least until the block is left."""
-        loaded, _ = await self._acquire(name, None)
+        loaded, _, _ = await self._acquire(name, None)
         try:
             yield loaded
         finally:
@@ -86,9 +86,9 @@ class Supervisor:
         Also the seconds that loading took (None: it was there) and what the user should be told.
         """
         pick_device(wish.asked.device)
-        loaded, fresh = await self._acquire(name, wish)
+        loaded, fresh, moved = await self._acquire(name, wish)
         self._release(loaded)
-        notes = loaded.ready.notes if fresh else experts_notes(loaded.ready.device, wish.asked.experts)
+        notes = loaded.ready.notes if fresh else (*experts_notes(loaded.ready.device, wish.asked.experts), *moved)
         return loaded, loaded.ready.load_seconds if fresh else None, notes
 
     async def resize(
@@ -143,8 +143,8 @@ class Supervisor:
             raise NotFoundError(f"{name} is not loaded.", "`freetoken ps` lists what is.")
         return loaded
 
-    async def _acquire(self, name: str, wish: Wish | None) -> tuple[Loaded, bool]:
-        """The loaded model with one more user, and whether it was loaded just now."""
+    async def _acquire(self, name: str, wish: Wish | None) -> tuple[Loaded, bool, tuple[str, ...]]:
+        """The loaded model with one more user, whether it was loaded just now, and what a resize of it has to say."""
         folder = self.store.get(name)
         self._acquiring += 1
         try:
@@ -154,10 +154,10 @@ class Supervisor:
             self._acquiring -= 1
             self._last_use = time.monotonic()
 
-    async def _acquire_locked(self, name: str, folder: Path, wish: Wish | None) -> tuple[Loaded, bool]:
+    async def _acquire_locked(self, name: str, folder: Path, wish: Wish | None) -> tuple[Loaded, bool, tuple[str, ...]]:
         there = self._loaded.get(name)
-        attached = there is not None and await self._attach(there, folder, LoadFlags() if wish is None else wish.asked)
-        if there is not None and attached:
+        moved = None if there is None else await self._attach(there, folder, wish.asked if wish else LoadFlags())
+        if there is not None and moved is not None:
             loaded = there
         else:
             flags, keep_alive = self._settings.get(name, (LoadFlags(), self._keep_alive))
@@ -169,36 +169,39 @@ class Supervisor:
         if wish is not None and wish.keep_alive is not None:
             loaded.keep_alive = wish.keep_alive
         self._settings[name] = (loaded.flags, loaded.keep_alive)
-        return loaded, not attached
+        return loaded, moved is None, moved or ()
 
-    async def _attach(self, loaded: Loaded, folder: Path, asked: LoadFlags) -> bool:
-        """Become a user of a loaded model, and make `asked` hold for it; False: it is gone and must be started.
+    async def _attach(self, loaded: Loaded, folder: Path, asked: LoadFlags) -> tuple[str, ...] | None:
+        """Become a user of a loaded model, make `asked` hold for it, and tell what is to be said of that.
+
+        None: it is gone and must be started.
 
         One whose files were replaced goes when nobody uses it; until then it answers as it did, from the old ones.
         """
         if not loaded.client.alive:
             await loaded.client.wait_ended()
-            return False
+            return None
         if not loaded.users and loaded.edition != edition_of(folder):
             await self._unload(loaded)
-            return False
+            return None
         decision = decide(loaded.running, asked, busy=loaded.users > 0)
         if decision.step is Step.RESTART:
             await self._unload(loaded)
-            return False
+            return None
         if decision.step is Step.REFUSE:
             raise BusyError(
                 f"{loaded.name} is answering and cannot be restarted for {', '.join(decision.mismatches)}.",
                 "Leave the flag out, or try again when it is idle.",
             )
         self._hold(loaded)
-        if decision.step is Step.RESIZE:
-            try:
-                await self._resize(loaded, asked.kv, None if loaded.ready.cache is None else asked.experts)
-            except BaseException:
-                self._release(loaded)
-                raise
-        return True
+        if decision.step is not Step.RESIZE:
+            return ()
+        try:
+            resized = await self._resize(loaded, asked.kv, None if loaded.ready.cache is None else asked.experts)
+        except BaseException:
+            self._release(loaded)
+            raise
+        return resized.notes
 
     async def _resize(self, loaded: Loaded, kv: KvBudget | None, experts: str | None) -> Resized:
         loaded.check_still()

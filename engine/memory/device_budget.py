@@ -210,7 +210,8 @@ def _divide(
 
 
 def _nearest(needs: DeviceNeeds, room: int, kv: int, experts: int) -> str:
-    fewer = f"Give --experts {sum(needs.table.within(room - kv))} or less"
+    most = sum(needs.table.within(room - kv))
+    fewer = f"Give --experts {most} or less" if most else "Give --experts 0"
     tokens = tokens_within(room - experts, needs.kv_bytes_per_token) if room > experts else 0
     return f"{fewer}, or --kv {tokens} or less." if tokens else f"{fewer}."
 

@@ -147,7 +147,6 @@ def test_a_simulated_device_answers_as_the_cpu_does_through_any_resize(real: Run
     state = real.control("load", model="tiny", device="sim", experts="50%", kv_tokens=512)
     assert (state["device"], state["expert_slots"]) == ("sim", 8)
     assert "simulated device" in state["device_text"]
-    assert any("freetoken probe" in note for note in state["notes"]) or state["notes"] == []
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(token_names, real, prompt, 48, temperature=0)
         moved = 0

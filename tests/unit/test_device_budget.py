@@ -119,6 +119,11 @@ def test_too_few_slots_for_a_token_are_refused_with_the_nearest_that_works(wish:
             {"kv": KvBudget(tokens=32768), "experts": ExpertRoom(slots=600)},
             r"600 slots for experts take .*Give --experts 405 or less, or --kv 19\d+ or less",
         ),
+        (
+            4 * GIB,
+            {"kv": KvBudget(tokens=60_000), "experts": ExpertRoom(slots=600)},
+            r"Give --experts 0, or --kv 19\d+ or less",
+        ),
         (4 * GIB, {"kv": KvBudget(bytes=100)}, "--kv 100B is 799900 bytes short of one page"),
         (4 * GIB, {"context": 50_000}, "--context 50000 is 9040 tokens more than the 40960"),
         (4 * GIB, {"context": 4096, "kv": KvBudget(tokens=1024)}, "--context 4096 needs 3072 tokens more than --kv"),

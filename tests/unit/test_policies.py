@@ -222,6 +222,7 @@ def test_fewer_fills_never_keep_more_than_was_filled(name: str) -> None:
 def test_policies_are_found_by_name() -> None:
     assert policies_named("all") == POLICIES
     assert policies_named("lru, static,lru") == ("lru", "static")
+    assert policies_named("lru,all") == POLICIES
     with pytest.raises(UsageError) as caught:
         policies_named("clarvoyant")
     assert "Did you mean clairvoyant?" in caught.value.remedy
