@@ -22,7 +22,19 @@ from engine.base.errors import FreetokenError, NoRoomError
 from engine.base.units import format_size
 from engine.device import libcuda
 from engine.device.compiling import Compiler
-from engine.device.driver import CannotPinError, Event, Graph, Grid, HostMemory, Kernel, Memory, Pinned, Range, Stream
+from engine.device.driver import (
+    CannotPinError,
+    Event,
+    Graph,
+    Grid,
+    HostMemory,
+    Kernel,
+    Memory,
+    Pinned,
+    Range,
+    Stream,
+    bytes_of,
+)
 from engine.device.kernels import KernelSignature, signature
 
 _CHUNK = 16 << 20  # of mapped memory: a pool of 40 GB is mapped in a few thousand calls
@@ -221,16 +233,16 @@ class CudaDriver:
         return PinnedHostMemory(size)
 
     def pin(self, view: memoryview | NDArray[Any], size: int) -> Pinned:
-        array = _bytes_of(np.asarray(view))
+        array = bytes_of(np.asarray(view))
         assert 0 < size <= array.size, f"{size} bytes of a view of {array.size}"
         return RegisteredMemory(array, size)
 
     def upload(self, target: int, data: NDArray[Any]) -> None:
-        source = _bytes_of(np.ascontiguousarray(data))
+        source = bytes_of(np.ascontiguousarray(data))
         runtime.memcpy(target, source.ctypes.data, source.size, runtime.memcpyHostToDevice)
 
     def download(self, source: int, out: NDArray[Any]) -> None:
-        target = _bytes_of(out)
+        target = bytes_of(out)
         runtime.memcpy(target.ctypes.data, source, target.size, runtime.memcpyDeviceToHost)
 
     # -- work
@@ -329,14 +341,6 @@ class CudaDriver:
         return True
 
 
-def gpu_count() -> int:
-    """NVIDIA GPUs that CUDA can use here."""
-    try:
-        return int(runtime.getDeviceCount())
-    except runtime.CUDARuntimeError:
-        return 0
-
-
 def _abandon(stream: CudaStream) -> None:
     with suppress(runtime.CUDARuntimeError):  # the capture may be invalid already, which is why it is abandoned
         stream.stream.end_capture()
@@ -345,12 +349,6 @@ def _abandon(stream: CudaStream) -> None:
 def _handle(stream: Stream) -> int:
     assert isinstance(stream, CudaStream), "a stream of another driver"
     return stream.handle
-
-
-def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of a contiguous array, where they lie."""
-    assert array.flags.c_contiguous, "memory in one piece is wanted"
-    return array.reshape(-1).view(np.uint8)
 
 
 def _bus_id(device: int) -> str:

@@ -180,3 +180,9 @@ class Driver(Protocol):
 
     def synchronise(self, stream: Stream) -> None:
         """Wait until all that was issued to the stream is done. Raises what went wrong."""
+
+
+def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of a contiguous array, where they lie."""
+    assert array.flags.c_contiguous, "memory in one piece is wanted"
+    return array.reshape(-1).view(np.uint8)

@@ -21,7 +21,6 @@ GROUP_THREADS = 1024
 """Threads of the one block of `group_pairs`: any whole number of warps up to this."""
 
 GROUP_TOKENS = 32
-MOST_GROUPED_EXPERTS = 4096
 MANY_ROWS = 9
 """From so many rows of activations on, reading the matrix once for all beats reading it once for each."""
 
@@ -33,9 +32,12 @@ _ALIGNMENT = 16
 
 def input_bytes(codec: str, cols: int) -> int:
     """Bytes from one row of activations to the next: of blocks rounded to 16 bits, or of f32 values."""
-    if CODECS[codec].is_float:
-        return -(-cols * 4 // _ALIGNMENT) * _ALIGNMENT
-    return cols // _Q16_BLOCK * _Q16_BYTES
+    return -(-cols * 4 // _ALIGNMENT) * _ALIGNMENT if CODECS[codec].is_float else q16_bytes(cols)
+
+
+def q16_bytes(cols: int) -> int:
+    """Bytes of a row rounded to 16 bits: whole blocks, the last perhaps filled up with zeros."""
+    return -(-cols // _Q16_BLOCK) * _Q16_BYTES
 
 
 def pack_grid(cols: int, rows: int) -> Grid:

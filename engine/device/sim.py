@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from engine import _native
 from engine.base.units import format_size
-from engine.device.driver import Event, Graph, Grid, HostMemory, Kernel, Memory, Pinned, Range, Stream
+from engine.device.driver import Event, Graph, Grid, HostMemory, Kernel, Memory, Pinned, Range, Stream, bytes_of
 from engine.device.graph import Kind, Node, Step, Timeline, before, check_signals, random_order
 from engine.device.kernels import KernelSignature, signature
 from engine.device.regions import PAGE, Account, AddressBook, Lease, PinnedMemory, SlotRange, cannot_pin, no_room
@@ -141,19 +141,19 @@ class SimDriver:
 
     def pin(self, view: memoryview | NDArray[Any], size: int) -> Pinned:
         self._count("pin")
-        array = _bytes_of(np.asarray(view))
+        array = bytes_of(np.asarray(view))
         assert 0 < size <= array.size, f"{size} bytes of a view of {array.size}"
         return PinnedMemory(array[:size], self._pinnable, self._book, self._settle)
 
     def upload(self, target: int, data: NDArray[Any]) -> None:
         self._count("upload")
-        source = _bytes_of(np.ascontiguousarray(data))
+        source = bytes_of(np.ascontiguousarray(data))
         self._book.check(target, source.size)
         _native.copy_memory(target, source.ctypes.data, source.size)
 
     def download(self, source: int, out: NDArray[Any]) -> None:
         self._count("download")
-        target = _bytes_of(out)
+        target = bytes_of(out)
         self._book.check(source, target.size)
         _native.copy_memory(target.ctypes.data, source, target.size)
 
@@ -285,9 +285,3 @@ class SimDriver:
             if _native.wait_word(address, value, _NAP):
                 return
         raise AssertionError(f"nobody wrote {value} to {address:#x} within {self._patience:g} s")
-
-
-def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of a contiguous array, where they lie."""
-    assert array.flags.c_contiguous, "memory in one piece is wanted"
-    return array.reshape(-1).view(np.uint8)

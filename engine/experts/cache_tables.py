@@ -68,11 +68,6 @@ def _aligned_bytes(lengths: dict[str, int]) -> dict[str, int]:
     }
 
 
-def table_bytes(layers: int, experts: int, capacity: int, top_k: int, max_tokens: int) -> int:
-    """Device memory of all tables of a cache, beside its slots."""
-    return sum(_aligned_bytes(table_lengths(layers, experts, capacity, top_k, max_tokens)).values())
-
-
 class CacheTables:
     """All tables in one piece of the device's memory, each at an aligned offset."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.device import products
 from engine.device.driver import Driver, Grid, Kernel, Memory, Stream
 from engine.files.codecs import CODECS, TILE_ROWS, align
 from engine.files.ftw.manifest import Field
@@ -16,19 +17,9 @@ from engine.files.ftw.opening import Bank
 
 HITS, FILLS = 0, 1  # `which` of the kernels
 
-WARP = 32
-WARPS = 4  # of a block of expert.cu, a tile each
-TILES_OF_BLOCK, THREADS_OF_TILE_BLOCK, GROUP_TOKENS = 2, 128, 32  # of expert_many.cu
 MANY_PAIRS = 4  # an expert, from which on its weights are decoded once for all of them
-VALUE_THREADS = 256
-GROUP_THREADS = 256
 MOST_PAIRS = 65535  # rows of a grid
 
-Q16_BLOCK, Q16_BLOCK_BYTES, Q16_THREADS = (
-    32,
-    96,
-    8,
-)  # QuantBlock of native/kernels/activations.h; threads that share one
 ALIGNED_BYTES = 256
 GLU_KINDS = {"silu": 0, "clamped_silu": 1}
 _NO_VECTOR = (1 << 64) - 1
@@ -127,8 +118,7 @@ class ProductRoom:
             self.h = self._rows(pairs, 4 * width)
             self.packed = tuple(self._rows(pairs, packed_bytes(width)) for _ in (HITS, FILLS))
             self.outputs = self._rows(pairs, 4 * align(hidden, TILE_ROWS))
-            groups = most_groups(pairs, experts)
-            self.starts = tuple(self._allocate(4 * (1 + 2 * groups)) for _ in (HITS, FILLS))
+            self.starts = tuple(self._allocate(products.starts_bytes(pairs, experts)) for _ in (HITS, FILLS))
             self.order = tuple(self._allocate(4 * pairs) for _ in (HITS, FILLS))
         except BaseException:
             self.free()
@@ -178,7 +168,7 @@ class SlotProducts:
         if self._takes_many(pairs):
             lists = (self._room.starts[which], self._room.order[which])
             args = (pairs.target, pairs.ids, pairs.rows, pairs.top_k, which, self._experts, *lists)
-            self._launch(stream, "group_pairs", (1, 1, 1), GROUP_THREADS, *args)
+            self._launch(stream, "group_pairs", (1, 1, 1), products.GROUP_THREADS, *args)
 
     def compute(self, stream: Stream, which: int, x: Rows, pairs: PairRows, activation: Activation) -> None:
         """Hits or fills: the outputs of their pairs, in the room's `outputs`."""
@@ -198,8 +188,10 @@ class SlotProducts:
         self._multiply(stream, which, down, shape.hidden, h, True, pairs, room.outputs)
         if "down_bias" in shape.fields:
             args = (*self._slots, shape.offset("down_bias"), shape.hidden, pairs.target, which, pairs.rows, pairs.top_k)
-            grid = _values_grid(shape.hidden, pairs.count)
-            self._launch(stream, "expert_bias", grid, VALUE_THREADS, *args, room.outputs.address, room.outputs.stride)
+            grid = products.row_grid(shape.hidden, pairs.count)
+            self._launch(
+                stream, "expert_bias", grid, products.ROW_THREADS, *args, room.outputs.address, room.outputs.stride
+            )
 
     def _takes_many(self, pairs: PairRows) -> bool:
         return pairs.count >= MANY_PAIRS * self._experts
@@ -207,17 +199,17 @@ class SlotProducts:
     def _multiply(
         self, stream: Stream, which: int, field: Field, rows: int, x: Rows, per_pair: bool, pairs: PairRows, y: Rows
     ) -> None:
-        tiles = -(-rows // TILE_ROWS)
         matrix = (*self._slots, field.offset, rows, field.shape.cols)
         places = (pairs.target, which, pairs.top_k, int(per_pair))
         args = (*matrix, *places, x.address, x.bytes, pairs.rows, y.address, y.stride)
         codec = field.shape.codec
         if self._takes_many(pairs):
-            grid = (-(-tiles // TILES_OF_BLOCK), most_groups(pairs.count, self._experts), 1)
+            grid = products.many_grid(rows, products.most_groups(pairs.count, self._experts))
             lists = (self._room.starts[which], self._room.order[which])
-            self._launch(stream, f"expert_many_{codec}", grid, THREADS_OF_TILE_BLOCK, *args, *lists)
+            self._launch(stream, f"expert_many_{codec}", grid, products.MANY_THREADS, *args, *lists)
         else:
-            self._launch(stream, f"expert_{codec}", (-(-tiles // WARPS), pairs.count, 1), WARPS * WARP, *args)
+            grid = products.few_grid(rows, pairs.count)
+            self._launch(stream, f"expert_{codec}", grid, products.FEW_THREADS, *args)
 
     def _activate(self, stream: Stream, which: int, pairs: PairRows, activation: Activation) -> None:
         shape, room = self.shape, self._room
@@ -226,13 +218,14 @@ class SlotProducts:
         args = (*self._slots, *biases, int(shape.is_interleaved), shape.width, *unit)
         places = (pairs.target, which, pairs.rows, pairs.top_k)
         rows = (room.gate_up.address, room.gate_up.stride, room.h.address, room.h.stride)
-        self._launch(stream, "expert_glu", _values_grid(shape.width, pairs.count), VALUE_THREADS, *args, *places, *rows)
+        grid = products.row_grid(shape.width, pairs.count)
+        self._launch(stream, "expert_glu", grid, products.ROW_THREADS, *args, *places, *rows)
 
     def _pack(self, stream: Stream, x: Rows, pairs: PairRows, per_token: int, cols: int, out: Rows) -> None:
         """All rows alike: those of pairs that are not there are never read."""
-        grid = _values_grid(cols // Q16_BLOCK * Q16_THREADS, pairs.bucket * per_token)
+        grid = products.pack_grid(cols, pairs.bucket * per_token)
         args = (x.address, x.stride, 0, pairs.rows, per_token, cols, out.address, out.bytes)
-        self._launch(stream, "pack_q16", grid, VALUE_THREADS, *args)
+        self._launch(stream, "pack_q16", grid, products.PACK_THREADS, *args)
 
     def _launch(self, stream: Stream, name: str, grid: Grid, threads: int, *args: int | float) -> None:
         self._driver.launch(stream, self._kernels[name], grid, threads, args)
@@ -240,16 +233,7 @@ class SlotProducts:
 
 def packed_bytes(cols: int) -> int:
     """Bytes between packed rows of `cols` values."""
-    return align(-(-cols // Q16_BLOCK) * Q16_BLOCK_BYTES, ALIGNED_BYTES)
-
-
-def most_groups(pairs: int, experts: int) -> int:
-    """Groups of at most GROUP_TOKENS pairs of one expert that so many pairs can come to."""
-    return min(pairs, experts + pairs // GROUP_TOKENS)
-
-
-def _values_grid(values: int, rows: int) -> Grid:
-    return (-(-values // VALUE_THREADS), rows, 1)
+    return align(products.q16_bytes(cols), ALIGNED_BYTES)
 
 
 def _is_integer(field: Field) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine.base.errors import FreetokenError, NoRoomError
+from engine.base.gpu import missing_for_cuda
 from engine.device.kernels import KernelSignature
 
 cuda = pytest.importorskip("engine.device.cuda", reason="cupy is not installed")
@@ -17,7 +18,7 @@ libcuda = cuda.libcuda
 
 
 def test_without_a_gpu_the_driver_says_so() -> None:
-    if cuda.gpu_count():
+    if missing_for_cuda() is None:
         pytest.skip("there is a GPU")
     with pytest.raises(FreetokenError, match="GPU 0 cannot be used"):
         cuda.CudaDriver()

@@ -11,7 +11,7 @@ import pytest
 from engine.device.sim import LaunchCounters, SimDriver
 from engine.experts.arena import SlotArena
 from engine.experts.cache import ExpertCache
-from engine.experts.cache_tables import table_bytes, table_lengths
+from engine.experts.cache_tables import table_lengths
 from engine.experts.split import Split
 
 EXPERTS = 256
@@ -141,24 +141,5 @@ def test_outputs_are_merged_in_routing_order_wherever_they_were_computed() -> No
     assert (merged[live:] == 7).all(), "padding was written to"
 
 
-def test_the_tables_take_the_memory_that_is_planned_for_them() -> None:
-    driver = SimDriver(memory=64 << 20)
-    before = driver.memory()[1]
-    sizes = (3, 100, 250, 8, 32)
-    room = SlotArena(driver, 4096, 250)
-    ExpertCache(
-        driver,
-        room,
-        layers=3,
-        experts=100,
-        record_bytes=4096,
-        fillable=300,
-        capacity=250,
-        slots=0,
-        split=Split.all_fill(),
-        top_k=8,
-        max_tokens=32,
-    )
-    taken = before - driver.memory()[1]
-    assert table_bytes(*sizes) <= taken <= table_bytes(*sizes) + (2 << 20)
-    assert table_lengths(*sizes)["slot_used"] == 252, "stamps are read four at a time"
+def test_stamps_have_room_to_be_read_four_at_a_time() -> None:
+    assert table_lengths(3, 100, 250, 8, 32)["slot_used"] == 252

@@ -6,6 +6,7 @@ Kernels are compiled ahead for the shapes of a program and launched as all other
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -109,16 +110,21 @@ class TritonAttention:
         self._pages = 0
         operations = [op for op in program.ops if op.kind == "attention"]
         total = driver.memory()[0]
-        self._cache = driver.reserve(max(self.page_bytes, total))
-        self._tables = driver.reserve(max(1 << 20, total // max(1, self.page_bytes) * 4 * 64))
-        self._sums = driver.allocate(max((self._part_bytes(op, max_tokens) for op in operations), default=4))
-        self._weights = driver.allocate(max((self._weight_bytes(op, max_tokens) for op in operations), default=4))
-        self._sinks = {op.weights[0]: _sinks(driver, dense[op.weights[0]]) for op in operations if op.weights[0]}
-        try:
+        with ExitStack() as made:
+            self._cache = driver.reserve(max(self.page_bytes, total))
+            made.callback(self._cache.free)
+            self._tables = driver.reserve(max(1 << 20, total // max(1, self.page_bytes) * 4 * 64))
+            made.callback(self._tables.free)
+            self._sums = driver.allocate(max((self._part_bytes(op, max_tokens) for op in operations), default=4))
+            made.callback(self._sums.free)
+            self._weights = driver.allocate(max((self._weight_bytes(op, max_tokens) for op in operations), default=4))
+            made.callback(self._weights.free)
+            self._sinks: dict[str, Memory] = {}
+            for name in filter(None, (op.weights[0] for op in operations)):
+                self._sinks[name] = _vector(driver, dense[name])
+                made.callback(self._sinks[name].free)
             self.resize(kv_pages)
-        except BaseException:
-            self.free()
-            raise
+            self._made = made.pop_all()
 
     @property
     def page_tokens(self) -> int:
@@ -174,11 +180,8 @@ class TritonAttention:
         self._attend(stream, op, rows[0], extent)
 
     def free(self) -> None:
-        memories: list[Memory | DeviceVector] = [self._sums, self._weights, *self._sinks.values()]
-        for memory in memories:
-            memory.free()
-        for addresses in (self._cache, self._tables):
-            addresses.free()
+        """Give all memory back."""
+        self._made.close()
 
     # -- launches
 
@@ -309,18 +312,9 @@ def launch_signature(name: str, types: Mapping[str, str]) -> KernelSignature:
     return KernelSignature(name, "", letters + "pp", None)
 
 
-def _sinks(driver: Driver, tensor: Tensor) -> DeviceVector:
-    return DeviceVector(driver, np.frombuffer(tensor.data, np.float32))
-
-
-class DeviceVector:
-    """Values of the host, copied to the device."""
-
-    def __init__(self, driver: Driver, values: NDArray[np.float32]) -> None:
-        self._memory = driver.allocate(values.nbytes)
-        self.address = self._memory.address
-        driver.upload(self.address, values)
-
-    def free(self) -> None:
-        """Give the memory back."""
-        self._memory.free()
+def _vector(driver: Driver, tensor: Tensor) -> Memory:
+    """A vector of f32, copied to the device."""
+    values = np.frombuffer(tensor.data, np.float32)
+    memory = driver.allocate(values.nbytes)
+    driver.upload(memory.address, values)
+    return memory
