@@ -26,18 +26,25 @@ from tests.unit.checkpoints import MIXTRAL, mixtral_tensors, write_folder, write
 from tests.unit.converting import contents
 from tests.unit.quantised import write_quantised
 
-# Converts argv[1] into argv[2] and writes a dot for each piece of progress; argv[3] are settings.
+# Converts argv[1] into argv[2] and writes a dot for each piece of progress; argv[3] are settings. After argv[4] dots it
+# waits to be killed, so that a slow killer cannot come too late.
 CHILD = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 from engine.files.conversion.convert import convert
 from engine.files.conversion.job import Recipe
 from engine.files.conversion.stream import Pace
 from engine.files.sources.upcycle import Upcycle
 
+dots = 0
+
 def progress(done, total):
+    global dots
+    dots += 1
     sys.stdout.write(".")
     sys.stdout.flush()
+    while dots >= int(sys.argv[4]):
+        time.sleep(1)
 
 settings = json.loads(sys.argv[3])
 if "upcycle" in settings:
@@ -49,9 +56,12 @@ convert(
 """
 
 
+FURTHER = 5  # pieces of progress that a child may make before it is killed
+
+
 def convert_killed(source: Path, dest: Path, after: int, **settings: Any) -> bool:
     """Starts a conversion and kills it shortly after so many pieces of progress; True if it had finished by then."""
-    command = [sys.executable, "-c", CHILD, str(source), str(dest), json.dumps(settings)]
+    command = [sys.executable, "-c", CHILD, str(source), str(dest), json.dumps(settings), str(after + FURTHER)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         finished = len(child.stdout.read(after)) < after
