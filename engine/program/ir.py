@@ -32,11 +32,19 @@ class Cache:
     kv_heads: int
     k_dim: int
     v_dim: int  # 0: values are the first columns of the keys (latent attention)
+    reach: int = 0  # positions that a token sees at most, its own among them; 0: all. Such a cache lies in window pages
 
     def bytes_per_token(self, value_bytes: int) -> int:
         """Bytes of a token's keys and values, as the native cache lays them out."""
         padded = sum(-(-dim // KV_LANES) * KV_LANES for dim in (self.k_dim, self.v_dim))
         return self.kv_heads * padded * value_bytes
+
+
+@dataclass(frozen=True)
+class State:
+    """What one recurrent operation keeps of a sequence, however long it is: so many f32 values."""
+
+    values: int
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,24 @@ class Program:
     vocab_size: int
     residual: str  # the buffer that holds the residual stream
     layer_ends: tuple[int, ...]  # for each decoder layer the number of operations after which it is complete
+    states: tuple[State, ...] = ()
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of context memory that a token takes in all layers."""
-        return sum(cache.bytes_per_token(KV_VALUE_BYTES) for cache in self.caches)
+        """Bytes that a token takes in all caches that keep everything."""
+        return sum(cache.bytes_per_token(KV_VALUE_BYTES) for cache in self.caches if not cache.reach)
+
+    @property
+    def window_bytes_per_token(self) -> int:
+        """Bytes that a token takes in all caches that reach back only so far."""
+        return sum(cache.bytes_per_token(KV_VALUE_BYTES) for cache in self.caches if cache.reach)
+
+    @property
+    def reach(self) -> int:
+        """How far back window pages are read: the largest reach of a cache; 0 where none has one."""
+        return max((cache.reach for cache in self.caches), default=0)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the recurrent states of one sequence."""
+        return 4 * sum(state.values for state in self.states)
