@@ -46,6 +46,7 @@ class Batch:
     window_tables: tuple[Ints, ...] = ()  # S arrays of window pages, of programs with a reach
     states: Ints = field(default_factory=_none)  # [S] state slots, of recurrent programs
     saves: Ints = field(default_factory=_no_saves)  # [N, 2]: after token `saves[i, 0]` the state goes to slot [i, 1]
+    more: int = 0  # tokens that the next step is going to read of the same prompts, as far as anybody knows
 
     def __post_init__(self) -> None:
         for name in ("tokens", "positions", "seq_starts", "rows", "states"):
