@@ -19,7 +19,6 @@ from engine.worker.protocol import (
     Failed,
     Generate,
     GetStats,
-    LineBuffer,
     Message,
     Progress,
     Ready,
@@ -29,9 +28,8 @@ from engine.worker.protocol import (
     Stats,
     Stop,
     Tokens,
-    decode,
-    encode,
 )
+from engine.worker.wire import LineBuffer, decode, encode
 
 STOP_SECONDS = 2.0  # a worker that does not leave within this is killed
 

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from engine.worker.protocol import LineBuffer, Message, decode, encode
+from engine.worker.protocol import Message
+from engine.worker.wire import LineBuffer, decode, encode
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0  # a step that outlives its front by more than this is cut off

@@ -1,4 +1,5 @@
-"""What the front and a worker say to each other: one JSON object a line, over a socket pair. Token ids, never text.
+"""What the front and a worker say to each other, over a socket pair as `engine.worker.wire` writes it. Token ids,
+never text.
 
 Nothing heavy is imported here, because the front reads this file too.
 """
@@ -6,7 +7,7 @@ Nothing heavy is imported here, because the front reads this file too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from engine.base.errors import FreetokenError
 from engine.base.sampling import PARAMETERS
 from engine.base.units import KvBudget
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -24,6 +25,11 @@ def experts_notes(device: str, experts: str | None) -> tuple[str, ...]:
     if experts is None or device != "cpu":
         return ()
     return ("--experts has no effect on the cpu: experts run in place from memory.",)
+
+
+def read_kv(value: dict[str, Any] | None) -> KvBudget | None:
+    """A budget as JSON has it."""
+    return None if value is None else KvBudget(**value)
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class WorkerConfig:
     @staticmethod
     def from_json(text: str) -> WorkerConfig:
         values = json.loads(text)
-        return WorkerConfig(**{**values, "kv": _read_kv(values["kv"])})
+        return WorkerConfig(**{**values, "kv": read_kv(values["kv"])})
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,13 @@ class Message:
 
 @dataclass(frozen=True)
 class Generate(Message):
-    """Continue `prompt`. A token of `stop_ids` ends the answer and is not reported."""
+    """Continue `prompt`. A token of `stop_ids` ends the answer and is not reported.
+
+    Anchors are where a later prompt is likely to part from this one: edges of turns, thinking and tools. `anchors` are
+    those in the prompt, ascending: how many tokens lie before the edge, and whether something opens there (True) or
+    has just closed. `anchor_ids` are the tokens that open (True, the edge is before them) or close something wherever
+    the model generates them.
+    """
 
     kind: ClassVar[str] = "generate"
     request: int
@@ -100,6 +112,8 @@ class Generate(Message):
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
+    anchors: tuple[tuple[int, bool], ...] = ()
+    anchor_ids: Mapping[int, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,25 @@ class GetStats(Message):
 
     kind: ClassVar[str] = "get_stats"
     ticket: int
+
+
+@dataclass(frozen=True)
+class SaveContext(Message):
+    """Write what context memory knows of `tokens` to the file `path`. Answer: `ContextSaved` or `Failed`."""
+
+    kind: ClassVar[str] = "save_context"
+    ticket: int
+    path: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LoadContext(Message):
+    """Take the contents of a file of `SaveContext` into context memory. Answer: `ContextLoaded` or `Failed`."""
+
+    kind: ClassVar[str] = "load_context"
+    ticket: int
+    path: str
 
 
 @dataclass(frozen=True)
@@ -224,6 +257,22 @@ class Tokens(Message):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+REUSE_REASONS = ("last", "new", "differs", "state", "window", "forgotten")
+"""Why no more of a prompt was reused. last: all but the last token was, or the rest of its page; new: nothing like it
+was ever computed; differs: it parts from what was computed; state, window: the recurrent state, or the keys and values
+behind a window, of a later position are not kept; forgotten: they once were there and had to make way."""
+
+
+@dataclass(frozen=True)
+class Reused:
+    """How much of a prompt was not computed again: `position` tokens of it, though `known` of them were computed
+    before. `why` is one of `REUSE_REASONS`."""
+
+    position: int
+    known: int
+    why: str
+
+
 @dataclass(frozen=True)
 class Done(Message):
     """An answer is complete. `reason` is stop (a stop id) or length. `generated` counts a stop id too.
@@ -243,6 +292,7 @@ class Done(Message):
     decode_seconds: float
     decode_bytes: int
     experts: ExpertWork | None = None
+    reuse: Reused | None = None
 
 
 @dataclass(frozen=True)
@@ -275,6 +325,26 @@ class Resized(Message):
 
 
 @dataclass(frozen=True)
+class ContextSaved(Message):
+    """A file holds the context of the first `saved` tokens, whole pages of them, in `bytes` bytes."""
+
+    kind: ClassVar[str] = "context_saved"
+    ticket: int
+    saved: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ContextLoaded(Message):
+    """Of the `total` tokens of a file, the first `loaded` are in context memory now; the others found no room."""
+
+    kind: ClassVar[str] = "context_loaded"
+    ticket: int
+    loaded: int
+    total: int
+
+
+@dataclass(frozen=True)
 class Failed(Message):
     """A request, a ticket, or (with neither) the whole worker failed. `error` names a type of `engine.base.errors`."""
 
@@ -296,67 +366,7 @@ class Failed(Message):
         return FreetokenError(self.message, self.remedy)
 
 
-FROM_FRONT: tuple[type[Message], ...] = (Generate, Cancel, Resize, GetStats, Stop)
-FROM_WORKER: tuple[type[Message], ...] = (Ready, Progress, Tokens, Done, Stats, Resized, Failed)
-_KINDS = {cls.kind: cls for cls in FROM_FRONT + FROM_WORKER}
-
-
-def encode(message: Message) -> bytes:
-    """One line, newline included."""
-    return (json.dumps({"kind": message.kind, **vars(message)}, default=vars, separators=(",", ":")) + "\n").encode()
-
-
-def decode(line: bytes) -> Message:
-    """The message of a line. ValueError for anything that `encode` could not have written."""
-    try:
-        content = json.loads(line)
-        cls = _KINDS[content.pop("kind")]
-        return cls(**{name: _READERS[name](value) if name in _READERS else value for name, value in content.items()})
-    except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-        raise ValueError(f"not a message: {error!r}") from None
-
-
-def _read_sampling(value: dict[str, Any]) -> Sampling:
-    bias = {int(token): amount for token, amount in value.pop("logit_bias", {}).items()}
-    return Sampling(**value, logit_bias=bias)
-
-
-def _read_cache(value: dict[str, Any] | None) -> ExpertCache | None:
-    return None if value is None else ExpertCache(**value)
-
-
-def _read_work(value: Any) -> Any:
-    """The work of a `Done` or of `Stats`; the text of a `Resize`."""
-    return ExpertWork(**value) if isinstance(value, dict) else value
-
-
-def _read_kv(value: dict[str, Any] | None) -> KvBudget | None:
-    return None if value is None else KvBudget(**value)
-
-
-def _read_logprobs(value: list[dict[str, Any]]) -> tuple[TokenLogprob, ...]:
-    return tuple(TokenLogprob(item["logprob"], tuple((pair[0], pair[1]) for pair in item["top"])) for item in value)
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "prompt": tuple, "stop_ids": tuple, "ids": tuple, "notes": tuple, "sampling": _read_sampling,
-    "logprobs": _read_logprobs, "kv": _read_kv, "cache": _read_cache, "cache_before": _read_cache,
-    "cache_after": _read_cache, "experts": _read_work,
-}  # fmt: skip
-
-
-class LineBuffer:
-    """Cuts a byte stream into lines."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes, without their newlines."""
-        head, newline, rest = data.partition(b"\n")
-        self._parts.append(head)
-        if not newline:
-            return []
-        lines = [b"".join(self._parts), *rest.split(b"\n")]
-        self._parts = [lines.pop()]
-        return lines
+FROM_FRONT: tuple[type[Message], ...] = (Generate, Cancel, Resize, GetStats, SaveContext, LoadContext, Stop)
+FROM_WORKER: tuple[type[Message], ...] = (
+    Ready, Progress, Tokens, Done, Stats, Resized, ContextSaved, ContextLoaded, Failed,
+)  # fmt: skip

@@ -16,20 +16,20 @@ from engine.base.units import KvBudget
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
+    REUSE_REASONS,
     ExpertCache,
     ExpertWork,
     Failed,
     Generate,
-    LineBuffer,
     Message,
     Resize,
+    Reused,
     Sampling,
     TokenLogprob,
     Tokens,
     WorkerConfig,
-    decode,
-    encode,
 )
+from engine.worker.wire import LineBuffer, decode, encode
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
@@ -55,6 +55,10 @@ HARD = {
     "cache_before": cache,
     "cache_after": cache,
     "experts": work,
+    "tokens": ids,
+    "anchors": st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=3).map(tuple),
+    "anchor_ids": st.dictionaries(st.integers(0, 9), st.booleans()),
+    "reuse": st.none() | st.builds(Reused, st.integers(0, 99), st.integers(0, 99), st.sampled_from(REUSE_REASONS)),
 }
 
 
@@ -102,6 +106,9 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         b'{"kind": "tokens", "request": 1, "ids": [1], "logprobs": [{"logprob": 1, "top": [[]]}]}',
         b'{"kind": "resized", "ticket": 1, "cache_after": {"slots": 1}}',
         b'{"kind": "resized", "ticket": 1, "cache_after": 3}',
+        b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "anchors": [[1]]}',
+        b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "anchors": [1]}',
+        b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "anchor_ids": [[1, true]]}',
         b'{"kind": "cancel", "request": ' + b"[" * 100_000,
     ],
 )
