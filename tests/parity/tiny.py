@@ -32,6 +32,11 @@ class Truth:
 
 def build(case: Case, folder: Path) -> Truth:
     """Make the case's model, save it to `folder` as a checkpoint, and run it."""
+    return run(save(case, folder), case.seed)
+
+
+def save(case: Case, folder: Path) -> torch.nn.Module:
+    """Make the case's model and save it to `folder` as a checkpoint."""
     transformers.utils.logging.disable_progress_bar()
     config = AutoConfig.for_model(case.family, **{**COMMON, **case.settings})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
@@ -39,7 +44,7 @@ def build(case: Case, folder: Path) -> Truth:
     model.save_pretrained(folder)
     if case.fused:
         fuse_experts(folder / "model.safetensors")
-    return run(model, case.seed)
+    return model
 
 
 def open_truth(folder: Path, seed: int = 0) -> Truth:
