@@ -20,6 +20,8 @@ namespace {
 using freetoken::canonical;
 using freetoken::exp;
 using freetoken::fma;
+using freetoken::sigmoid;
+using freetoken::softplus;
 
 constexpr int kLanes = 16;
 
@@ -265,6 +267,25 @@ inline Lanes exp(Lanes x) {
     p = fma(p, r, broadcast(1.0f));
     p = fma(p, r, broadcast(1.0f));
     return number_or(scale_by_power(p, shifted), x);
+}
+
+// Of the bits of freetoken::sigmoid and freetoken::softplus.
+inline Lanes sigmoid(Lanes x) {
+    return broadcast(1.0f) / (broadcast(1.0f) + exp(-x));
+}
+inline Lanes softplus(Lanes x) {
+    const Lanes e = exp(min(x, -x));
+    const Lanes s = e / (broadcast(2.0f) + e);
+    const Lanes z = s * s;
+    Lanes p = fma(broadcast(0.11612165f), z, broadcast(0.108532876f));
+    p = fma(p, z, broadcast(0.14296179f));
+    p = fma(p, z, broadcast(0.19999853f));
+    p = fma(p, z, broadcast(0.33333334f));
+    const Lanes twice = s + s;
+    return max(broadcast(0.0f), x) + fma(twice * z, p, twice);
+}
+inline Lanes silu(Lanes x) {
+    return x / (broadcast(1.0f) + exp(-x));
 }
 
 // Calls body(i, lanes) for i = 0, 16, ... below n; `lanes` is 16, or what is left.

@@ -109,6 +109,22 @@ static inline float sigmoid(float x) {
     return 1.0f / (1.0f + exp(-x));
 }
 
+// log(1 + e^x) as max(x, 0) + log(1 + e), e = e^-|x|; that is twice the inverse hyperbolic tangent of e / (2 + e),
+// whose odd series is cut by a Chebyshev fit. No digits are lost where x is far below zero. NaN stays NaN.
+static inline float softplus(float x) {
+    const float e = exp(x < -x ? x : -x);
+    const float s = e / (2.0f + e);
+    const float z = s * s;
+    float p = 0.11612165f;
+    p = fma(p, z, 0.108532876f);
+    p = fma(p, z, 0.14296179f);
+    p = fma(p, z, 0.19999853f);
+    p = fma(p, z, 0.33333334f);
+    const float twice = s + s;
+    const float tail = fma(twice * z, p, twice);
+    return (0.0f > x ? 0.0f : x) + tail;
+}
+
 // silu(gate) * up
 static inline float silu_glu(float gate, float up) {
     return canonical(gate / (1.0f + exp(-gate)) * up);
@@ -121,6 +137,12 @@ static inline float clamped_silu_glu(float gate, float up, float alpha, float li
     const float u = capped < -limit ? -limit : capped;
     const float swish = g / (1.0f + exp(-(alpha * g)));
     return canonical((u + 1.0f) * swish);
+}
+
+// max(x, 0)^2. NaN passes.
+static inline float relu2(float x) {
+    const float open = 0.0f > x ? 0.0f : x;
+    return canonical(open * open);
 }
 
 // The tree that ends every lane sum. Overwrites `lane`.

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "ops/recurrences.h"
+
 namespace freetoken {
 
 inline constexpr int kAttentionBlock = 256;  // positions that share one maximum; cut by absolute position
@@ -107,6 +109,27 @@ struct Operations {
 
     // out[0..v_dim) = o / L of one row; `sink` joins L unless null.
     void (*finish_attention)(const float* sink, float m, float l, const float* o, int v_dim, float* out);
+
+    // One group: y = x * (1 / sqrt(sum(x^2) + eps)).
+    void (*l2_norm)(const float* x, float eps, int n, float* y);
+
+    // g[i] = a[i] * softplus(x[i] + bias[i])
+    void (*decay)(const float* x, const float* a, const float* bias, int n, float* g);
+
+    // y[i] = act(g[i]) * x[i]
+    void (*gate)(GateKind kind, const float* x, const float* g, int n, float* y);
+
+    // One group: rms_norm(act(g) * x) * w where the gate is first, else rms_norm(x) * w * act(g).
+    void (*gated_norm)(GateKind kind, bool gate_first, const float* x, const float* g, const float* w, float eps, int n,
+                       float* y);
+
+    // y[i] = max(x[i], 0)^2
+    void (*relu2)(const float* x, int n, float* y);
+
+    // Each runs all tokens of its argument in order and leaves the state after the last.
+    void (*conv)(const ConvRun& run);
+    void (*delta_rule)(const DeltaRun& run);
+    void (*ssm)(const SsmShape& shape, const SsmRun& run);
 };
 
 // The table of the same name as a Kernels table; null if this build lacks it.

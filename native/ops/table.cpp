@@ -1,9 +1,13 @@
 // The table of operations of one instruction set: compiled once for each, with FREETOKEN_OPERATIONS
 // the name of the table and FREETOKEN_ISA that of the instruction set.
 #include "ops/attention.h"
+#include "ops/conv.h"
+#include "ops/delta_rule.h"
+#include "ops/gates.h"
 #include "ops/ops.h"
 #include "ops/route.h"
 #include "ops/rows.h"
+#include "ops/ssm.h"
 #include "ops/tables.h"
 
 namespace freetoken {
@@ -24,6 +28,14 @@ const Operations FREETOKEN_OPERATIONS = {
     attend_block,
     merge_attention,
     finish_attention,
+    l2_norm,
+    decay,
+    gate,
+    gated_norm,
+    relu2,
+    conv,
+    delta_rule,
+    ssm,
 };
 
 }  // namespace freetoken

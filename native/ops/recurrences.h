@@ -1,0 +1,83 @@
+// Recurrences over the tokens of one sequence: what each takes and changes. docs/numerics.md has their sums.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace freetoken {
+
+enum class GateKind : uint8_t { none, sigmoid, silu };
+
+// Rows of some tokens, one after another: row t starts at data + t * stride.
+struct Rows {
+    const float* data = nullptr;
+    size_t stride = 0;
+
+    const float* row(int t) const { return data + static_cast<size_t>(t) * stride; }
+    Rows from(size_t column) const { return {data + column, stride}; }
+};
+
+struct OutputRows {
+    float* data = nullptr;
+    size_t stride = 0;
+
+    float* row(int t) const { return data + static_cast<size_t>(t) * stride; }
+    OutputRows from(size_t column) const { return {data + column, stride}; }
+};
+
+// Some channels of a causal convolution. x and y may be the same rows.
+struct ConvRun {
+    Rows x;
+    OutputRows y;
+    int tokens = 0;
+    int channels = 0;
+    int kernel = 0;
+    const float* w = nullptr;  // [kernel][w_stride]: the oldest input's first
+    size_t w_stride = 0;
+    const float* bias = nullptr;  // null: none
+    GateKind activation = GateKind::none;
+    float* history = nullptr;  // [kernel - 1][w_stride], the inputs before, oldest first
+};
+
+// Some value columns of one head of the gated delta rule. The state is [k_dim][state_stride]: a row a key channel.
+struct DeltaRun {
+    Rows q, k, v;
+    Rows decay;  // logarithms: one a head, or one a key channel
+    Rows beta;   // before the sigmoid
+    OutputRows o;
+    int tokens = 0;
+    int k_dim = 0;
+    int columns = 0;
+    bool channelwise = false;
+    float scale = 1.0f;
+    float* state = nullptr;
+    size_t state_stride = 0;
+};
+
+struct SsmShape {
+    int heads = 0;
+    int head_dim = 0;
+    int groups = 0;
+    int state_dim = 0;
+    float dt_min = 0.0f;
+    float dt_max = 0.0f;             // 0: no upper bound
+    bool by_channel = false;         // `a` has state_dim values a head
+    const float* a = nullptr;        // below zero: -exp(a_log)
+    const float* d = nullptr;        // [heads]
+    const float* dt_bias = nullptr;  // [heads]
+};
+
+// Heads [head, head + heads) of a selective state space, and of each the rows [first, first + rows) of its state
+// [head_dim][state_dim]. All pointers are those of head 0, row 0.
+struct SsmRun {
+    Rows x, dt, b, c;
+    OutputRows y;
+    int tokens = 0;
+    int head = 0;
+    int heads = 0;
+    int first = 0;
+    int rows = 0;
+    float* state = nullptr;
+};
+
+}  // namespace freetoken
