@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.program.angles import rope_table
-from engine.program.ir import Attr, Buffer, Cache, Op, Program, RopeTable
+from engine.program.ir import Attr, Buffer, Cache, Op, Program, RopeTable, State
 from engine.program.lifetimes import share_storage
+from engine.program.lower_recurrent import lower_delta_net
+from engine.spec.recurrent import DeltaNet
 from engine.spec.rope import Rope
 from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Router, Shared, Spec
 from engine.spec.tensors import tensor_name
@@ -34,6 +36,7 @@ def lower(spec: Spec, context: int = 0) -> Program:
         vocab_size=spec.vocab_size,
         residual=RESIDUAL,
         layer_ends=tuple(build.layer_ends),
+        states=tuple(build.states),
     )
 
 
@@ -50,6 +53,7 @@ class _Build:
     caches: list[Cache] = field(default_factory=list)
     ropes: list[RopeTable] = field(default_factory=list)
     layer_ends: list[int] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
 
     # --- the outline
 
@@ -68,6 +72,8 @@ class _Build:
                 self.attention(mixer)
             case LatentAttention():
                 self.latent_attention(mixer)
+            case DeltaNet():
+                lower_delta_net(self, mixer, NORMED, PART)
         self.op("add", (RESIDUAL, part), (RESIDUAL,), scale=self.spec.residual_scale)
         self.norm(RESIDUAL, normed, "ffn_norm")
         match ffn:
@@ -96,7 +102,8 @@ class _Build:
         v = self.buffer("v", mixer.kv_heads * mixer.head_dim)
         mixed = self.buffer("mixed", mixer.heads * mixer.head_dim)
         biases = {"attn.q": mixer.q_bias, "attn.k": mixer.k_bias, "attn.v": mixer.v_bias}
-        self.linears(NORMED, {q: "attn.q", k: "attn.k", v: "attn.v"}, biases)
+        gate = {self.buffer("attn_gate", mixer.heads * mixer.head_dim): "attn.gate"} if mixer.gated else {}
+        self.linears(NORMED, {q: "attn.q", k: "attn.k", v: "attn.v", **gate}, biases)
         if mixer.qk_norm != "none":
             whole = mixer.qk_norm == "full"
             self.norm(q, q, "attn.q_norm", group=mixer.heads * mixer.head_dim if whole else mixer.head_dim)
@@ -118,6 +125,8 @@ class _Build:
             window=mixer.window,
             softcap=mixer.softcap,
         )
+        for name in gate:
+            self.op("gate", (mixed, name), (mixed,), activation="sigmoid")
         self.linears(mixed, {PART: "attn.o"}, {"attn.o": mixer.o_bias})
 
     def latent_attention(self, mixer: LatentAttention) -> None:
@@ -140,7 +149,8 @@ class _Build:
         else:
             self.linears(NORMED, {q: "attn.q", **keys}, biases)
         self.norm(kv_a, k_latent, "attn.kv_a_norm", eps=mixer.norm_eps)
-        self.rope(k, mixer.rope, heads=1, stride=key_dim, offset=latent)
+        if mixer.rope is not None:
+            self.rope(k, mixer.rope, heads=1, stride=key_dim, offset=latent)
         self.head_linear(q, latent_q, "attn.k_up", heads, (query_dim, 0), (key_dim, 0))
         self.op(
             "head_copy",
@@ -153,7 +163,8 @@ class _Build:
             out_offset=latent,
             width=mixer.rope_dim,
         )
-        self.rope(latent_q, mixer.rope, heads=heads, stride=key_dim, offset=latent)
+        if mixer.rope is not None:
+            self.rope(latent_q, mixer.rope, heads=heads, stride=key_dim, offset=latent)
         mixed_latent = self.buffer("mixed_latent", heads * latent)
         mixed = self.buffer("mixed", heads * mixer.v_dim)
         self.op(
@@ -247,6 +258,10 @@ class _Build:
     def cache(self, cache: Cache) -> int:
         self.caches.append(cache)
         return len(self.caches) - 1
+
+    def state(self, values: int) -> int:
+        self.states.append(State(values))
+        return len(self.states) - 1
 
     def weight(self, key: str) -> str:
         return tensor_name(key, self.layer)

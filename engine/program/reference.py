@@ -14,6 +14,7 @@ from engine.base.errors import DoesNotFitError
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Floats
 from engine.program.ir import Op, Program
+from engine.program.reference_recurrent import RECURRENT_OPERATIONS, RecurrentStep
 from engine.program.weights import Weights
 
 
@@ -62,6 +63,7 @@ class ReferenceExecutor:
             )
             for cache in program.caches
         ]
+        self._states = [torch.zeros(0, state.values) for state in program.states]
         self._operations: dict[str, Callable[[Op, _Step], None]] = {
             "embed": self._embed,
             "rms_norm": self._rms_norm,
@@ -141,7 +143,11 @@ class ReferenceExecutor:
 
     def _run(self, op: Op, step: _Step) -> None:
         started = time.perf_counter()
-        self._operations[op.kind](op, step)
+        if op.kind in RECURRENT_OPERATIONS:
+            work = RecurrentStep(step.batch, step.buffers, self._states, self._weight)
+            RECURRENT_OPERATIONS[op.kind](op, work)
+        else:
+            self._operations[op.kind](op, step)
         kind = op.kind if op.kind in self._seconds else "dense"
         self._seconds[kind] += time.perf_counter() - started
 

@@ -136,11 +136,11 @@ class _Plan:
         return tuple(pieces)
 
     def _has_to_be_plain(self, wanted: Wanted, source: Source, tensor: str) -> bool:
-        """Whether a matrix cannot stay as quantised: one that is turned over, or one of heads with an order.
+        """Whether a matrix cannot stay as quantised: one that is turned over, or one of parts with an order.
 
-        The heads of a matrix have inputs of their own, of which none is gathered.
+        Where parts of a matrix have inputs of their own, none of these is gathered.
         """
-        ordered = wanted.heads > 1 and tensor + ORDER in self.tensors
+        ordered = wanted.apart and tensor + ORDER in self.tensors
         return ordered or (wanted.key in source.transposed and self.tensors[tensor][0] not in TRANSPOSABLE)
 
     def _orders(self, name: str, wanted: Wanted, pieces: tuple[Piece, ...]) -> tuple[Vector, ...]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from engine.base.errors import CorruptFileError
 from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
+from engine.spec.recurrent import DeltaNet
 from engine.spec.rope import Rope
 
 ACTIVATIONS = ("silu", "clamped_silu")
@@ -52,6 +53,7 @@ class Attention:
     sinks: bool = False  # one learned score a head that takes part in the softmax and carries no value
     window: int = 0  # a token sees itself and the window - 1 before it; 0: all
     softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: they do not
+    gated: bool = False  # the output is multiplied by the sigmoid of a projection, a value by itself
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
@@ -76,7 +78,7 @@ class LatentAttention:
     rope_dim: int
     v_dim: int
     scale: float
-    rope: Rope
+    rope: Rope | None  # None: positions are not rotated
     norm_eps: float  # of the norms of the two latents
     bias: bool = False  # of the projections from and to the hidden state, except a direct query's
 
@@ -91,7 +93,8 @@ class LatentAttention:
             norm_eps=self.norm_eps,
         )
         require(self.q_lora_rank >= 0, f"q_lora_rank must not be negative, not {self.q_lora_rank}")
-        require(self.rope.dim == self.rope_dim, f"rope rotates {self.rope.dim} of {self.rope_dim} values")
+        if self.rope is not None:
+            require(self.rope.dim == self.rope_dim, f"rope rotates {self.rope.dim} of {self.rope_dim} values")
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ class Moe:
         )
 
 
-Mixer = Attention | LatentAttention
+Mixer = Attention | LatentAttention | DeltaNet
 Ffn = Dense | Moe
 
 
@@ -182,7 +185,7 @@ Ffn = Dense | Moe
 class Layer:
     """One decoder layer: norm, mixer, add; norm, feed-forward, add."""
 
-    mixer: Attention | LatentAttention
+    mixer: Attention | LatentAttention | DeltaNet
     ffn: Dense | Moe
 
 

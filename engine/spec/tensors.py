@@ -9,17 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from engine.spec.recurrent import DeltaNet
 from engine.spec.schema import Attention, Dense, Experts, LatentAttention, Moe, Router, Shared, Spec
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A matrix [rows, cols], or a vector of `cols` values where `rows` is 0. `heads` equal blocks of rows, if any."""
+    """A matrix [rows, cols], or a vector of `cols` values where `rows` is 0. `heads` equal blocks of rows, if any.
+
+    With `apart` every block of rows is multiplied by an input of its own.
+    """
 
     key: str
     rows: int
     cols: int
     heads: int = 1
+    apart: bool = False
 
     @property
     def is_vector(self) -> bool:
@@ -69,6 +74,8 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             yield from _attention(mixer, hidden)
         case LatentAttention():
             yield from _latent_attention(mixer, hidden)
+        case DeltaNet():
+            yield from _delta_net(mixer, hidden)
     yield _vector("ffn_norm", hidden)
     match ffn:
         case Dense():
@@ -80,10 +87,12 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
 
 def _attention(mixer: Attention, hidden: int) -> Iterator[Wanted]:
     q_width, kv_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
-    yield Wanted("attn.q", q_width, hidden)
+    yield Wanted("attn.q", q_width, hidden, mixer.heads)
     yield Wanted("attn.k", kv_width, hidden)
     yield Wanted("attn.v", kv_width, hidden)
     yield Wanted("attn.o", hidden, q_width)
+    if mixer.gated:
+        yield Wanted("attn.gate", q_width, hidden, mixer.heads)
     biases = (("q", mixer.q_bias, q_width), ("k", mixer.k_bias, kv_width), ("v", mixer.v_bias, kv_width))
     for name, present, width in (*biases, ("o", mixer.o_bias, hidden)):
         if present:
@@ -107,8 +116,8 @@ def _latent_attention(mixer: LatentAttention, hidden: int) -> Iterator[Wanted]:
     yield Wanted("attn.kv_a", latent, hidden)
     yield Wanted("attn.k_rope", mixer.rope_dim, hidden)
     yield _vector("attn.kv_a_norm", latent)
-    yield Wanted("attn.k_up", heads * latent, mixer.nope_dim, heads)  # W_uk of every head, transposed
-    yield Wanted("attn.v_up", heads * mixer.v_dim, latent, heads)
+    yield Wanted("attn.k_up", heads * latent, mixer.nope_dim, heads, apart=True)  # W_uk of every head, transposed
+    yield Wanted("attn.v_up", heads * mixer.v_dim, latent, heads, apart=True)
     yield Wanted("attn.o", hidden, heads * mixer.v_dim)
     if mixer.bias:
         if mixer.q_lora_rank:
@@ -116,6 +125,28 @@ def _latent_attention(mixer: LatentAttention, hidden: int) -> Iterator[Wanted]:
         yield _vector("attn.kv_a_bias", latent)
         yield _vector("attn.k_rope_bias", mixer.rope_dim)
         yield _vector("attn.o_bias", hidden)
+
+
+def _delta_net(mixer: DeltaNet, hidden: int) -> Iterator[Wanted]:
+    keys, values, groups = mixer.key_width, mixer.value_width, mixer.key_heads
+    yield Wanted("delta.q", keys, hidden, groups)
+    yield Wanted("delta.k", keys, hidden, groups)
+    yield Wanted("delta.v", values, hidden, groups)
+    yield from _through(mixer.gate_rank, "delta.gate", values, hidden, groups)
+    yield from _through(mixer.decay_rank, "delta.decay", mixer.decay_width, hidden, groups)
+    yield Wanted("delta.beta", mixer.heads, hidden, groups)
+    yield _vector("delta.conv", (2 * keys + values) * mixer.kernel)
+    yield _vector("delta.a_log", mixer.heads)
+    yield _vector("delta.dt_bias", mixer.decay_width)
+    yield _vector("delta.norm", mixer.v_dim)
+    yield Wanted("delta.o", hidden, values)
+
+
+def _through(rank: int, key: str, rows: int, hidden: int, heads: int) -> Iterator[Wanted]:
+    """A matrix from the hidden state, or two with `rank` values between them."""
+    if rank:
+        yield Wanted(f"{key}_a", rank, hidden)
+    yield Wanted(key, rows, rank or hidden, heads)
 
 
 def _gated(prefix: str, hidden: int, width: int, bias: bool) -> Iterator[Wanted]:

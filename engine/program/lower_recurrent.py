@@ -1,0 +1,93 @@
+"""Lowering of mixers that keep a state: what `engine.program.lower` hands over."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine.program.ir import Attr
+from engine.spec.recurrent import DeltaNet
+
+UNIT_EPS = 1e-6  # under the root of a query's or a key's length, in every published model of this kind
+
+
+class Builder(Protocol):
+    """What a mixer's operations are added to; all of it belongs to the layer that is being built."""
+
+    def buffer(self, role: str, width: int, domain: str = "token", dtype: str = "f32") -> str: ...
+
+    def view(self, role: str, base: str, offset: int, width: int) -> str: ...
+
+    def weight(self, key: str) -> str: ...
+
+    def state(self, values: int) -> int: ...
+
+    def linears(self, source: str, outputs: dict[str, str], biases: dict[str, bool] | None = None) -> None: ...
+
+    def op(
+        self,
+        kind: str,
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+        weights: tuple[str, ...] = (),
+        /,
+        **attrs: Attr,
+    ) -> None: ...
+
+
+def lower_delta_net(build: Builder, mixer: DeltaNet, source: str, target: str) -> None:
+    """Queries, keys and values lie in one buffer, which one convolution passes over in place."""
+    keys, values = mixer.key_width, mixer.value_width
+    qkv = build.buffer("delta", 2 * keys + values)
+    q = build.view("delta.q", qkv, 0, keys)
+    k = build.view("delta.k", qkv, keys, keys)
+    v = build.view("delta.v", qkv, 2 * keys, values)
+    gate, mixed = build.buffer("delta_gate", values), build.buffer("delta_mixed", values)
+    decay, beta = build.buffer("delta_decay", mixer.decay_width), build.buffer("delta_beta", mixer.heads)
+    ranks = {"gate": mixer.gate_rank, "decay": mixer.decay_rank}
+    between = {key: build.buffer(f"delta_{key}_a", rank) for key, rank in ranks.items() if rank}
+    straight = {name: f"delta.{key}" for key, name in (("gate", gate), ("decay", decay)) if key not in between}
+    through = {name: f"delta.{key}_a" for key, name in between.items()}
+    build.linears(source, {q: "delta.q", k: "delta.k", v: "delta.v", **straight, **through, beta: "delta.beta"})
+    for key, name in between.items():
+        build.linears(name, {{"gate": gate, "decay": decay}[key]: f"delta.{key}"})
+    conv(build, qkv, "delta.conv", "", 2 * keys + values, mixer.kernel, "silu")
+    unit = build.view("delta.qk", qkv, 0, 2 * keys)
+    build.op("l2_norm", (unit,), (unit,), eps=UNIT_EPS, group=mixer.k_dim)
+    decays = (build.weight("delta.a_log"), build.weight("delta.dt_bias"))
+    build.op("decay", (decay,), (decay,), decays, heads=mixer.heads)
+    build.op(
+        "delta_rule",
+        (q, k, v, decay, beta),
+        (mixed,),
+        state=build.state(mixer.heads * mixer.k_dim * mixer.v_dim),
+        key_heads=mixer.key_heads,
+        heads=mixer.heads,
+        k_dim=mixer.k_dim,
+        v_dim=mixer.v_dim,
+        scale=mixer.scale,
+    )
+    build.op(
+        "gated_norm",
+        (mixed, gate),
+        (mixed,),
+        (build.weight("delta.norm"),),
+        eps=mixer.norm_eps,
+        group=mixer.v_dim,
+        gate_first=False,
+        activation=mixer.gate_activation,
+    )
+    build.linears(mixed, {target: "delta.o"})
+
+
+def conv(build: Builder, buffer: str, key: str, bias: str, channels: int, kernel: int, activation: str) -> None:
+    """A causal convolution of every channel by itself, in place. `bias` is the key of its bias, or ""."""
+    build.op(
+        "conv",
+        (buffer,),
+        (buffer,),
+        (build.weight(key), build.weight(bias) if bias else ""),
+        state=build.state(channels * (kernel - 1)),
+        channels=channels,
+        kernel=kernel,
+        activation=activation,
+    )

@@ -1,0 +1,135 @@
+"""Operations of recurrent mixers in torch, as plain recurrences: one token after the other, in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from engine.program.executor import Batch
+from engine.program.ir import Op
+
+
+@dataclass(frozen=True)
+class RecurrentStep:
+    """What these operations work on in one step. `states` holds [slots, values] of every recurrent operation."""
+
+    batch: Batch
+    buffers: Mapping[str, Tensor]
+    states: Sequence[Tensor]
+    weight: Callable[[str], Tensor]
+
+
+def _over_tokens(op: Op, step: RecurrentStep, advance: Callable[[Tensor, int], None]) -> None:
+    """Call `advance(state, token)`, which changes the state in place, for the tokens of every sequence in order.
+
+    A sequence that begins at position 0 begins from zeros. States are saved where the batch asks for it.
+    """
+    slots = step.states[int(op.attrs["state"])]
+    saves = dict(step.batch.saves.tolist())
+    bounds = step.batch.seq_starts.tolist()
+    for slot, first, last in zip(step.batch.states.tolist(), bounds, bounds[1:], strict=True):
+        if first == last:
+            continue
+        state = slots[slot].clone() if step.batch.positions[first] else torch.zeros_like(slots[slot])
+        for token in range(first, last):
+            advance(state, token)
+            if token in saves:
+                slots[saves[token]] = state
+        slots[slot] = state
+
+
+def _conv(op: Op, step: RecurrentStep) -> None:
+    """y_t[c] = act(bias[c] + sum_j w[c, j] x_{t - kernel + 1 + j}[c]); the state holds the last kernel - 1 inputs."""
+    channels, kernel = int(op.attrs["channels"]), int(op.attrs["kernel"])
+    x, y = step.buffers[op.reads[0]], step.buffers[op.writes[0]]
+    weights = step.weight(op.weights[0]).view(channels, kernel)
+    bias = step.weight(op.weights[1]) if op.weights[1] else torch.zeros(channels)
+
+    def advance(state: Tensor, token: int) -> None:
+        before = state.view(channels, kernel - 1)
+        seen = torch.cat([before, x[token, :, None]], 1)
+        before[:] = seen[:, 1:]
+        y[token] = _activated(op, bias + (weights * seen).sum(1))
+
+    _over_tokens(op, step, advance)
+
+
+def _delta_rule(op: Op, step: RecurrentStep) -> None:
+    """Per head: S = exp(g) S; u = beta (v - S^T k); S += k u^T; o = scale S^T q."""
+    heads, k_dim, v_dim = (int(op.attrs[name]) for name in ("heads", "k_dim", "v_dim"))
+    q, k, v, g, b = (step.buffers[name] for name in op.reads)
+    share = heads // int(op.attrs["key_heads"])
+    q, k = (x.reshape(len(x), -1, k_dim).repeat_interleave(share, 1) for x in (q, k))
+    v, g, beta = v.reshape(len(v), heads, v_dim), g.reshape(len(g), heads, -1, 1), b.sigmoid()
+    out = step.buffers[op.writes[0]].view(len(v), heads, v_dim)
+
+    def advance(state: Tensor, token: int) -> None:
+        memory = state.view(heads, k_dim, v_dim)
+        memory *= g[token].exp()
+        known = torch.einsum("hkv,hk->hv", memory, k[token])
+        change = beta[token, :, None] * (v[token] - known)
+        memory += k[token, :, :, None] * change[:, None, :]
+        out[token] = float(op.attrs["scale"]) * torch.einsum("hkv,hk->hv", memory, q[token])
+
+    _over_tokens(op, step, advance)
+
+
+def _decay(op: Op, step: RecurrentStep) -> None:
+    """g = -exp(a_log[h]) * softplus(a + dt_bias)."""
+    a, heads = step.buffers[op.reads[0]], int(op.attrs["heads"])
+    rates = step.weight(op.weights[0]).exp().repeat_interleave(a.shape[1] // heads)
+    step.buffers[op.writes[0]][:] = -rates * softplus(a + step.weight(op.weights[1]))
+
+
+def _l2_norm(op: Op, step: RecurrentStep) -> None:
+    x = step.buffers[op.reads[0]]
+    groups = x.reshape(len(x), -1, int(op.attrs["group"]))
+    lengths = torch.sqrt(groups.square().sum(-1, keepdim=True) + float(op.attrs["eps"]))
+    step.buffers[op.writes[0]][:] = (groups / lengths).reshape(x.shape)
+
+
+def _gated_norm(op: Op, step: RecurrentStep) -> None:
+    """rms_norm(x * act(gate)) * w, or rms_norm(x) * w * act(gate); w is as wide as a group or as x."""
+    x, gate = (step.buffers[name] for name in op.reads)
+    w, group = step.weight(op.weights[0]), int(op.attrs["group"])
+    gate = _activated(op, gate)
+    if op.attrs["gate_first"]:
+        x = x * gate
+    groups = x.reshape(len(x), -1, group)
+    normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + float(op.attrs["eps"]))
+    y = normed.reshape(x.shape) * w.repeat(x.shape[1] // len(w))
+    step.buffers[op.writes[0]][:] = y if op.attrs["gate_first"] else y * gate
+
+
+def _gate(op: Op, step: RecurrentStep) -> None:
+    x, g = (step.buffers[name] for name in op.reads)
+    step.buffers[op.writes[0]][:] = _activated(op, g) * x
+
+
+def _relu2(op: Op, step: RecurrentStep) -> None:
+    step.buffers[op.writes[0]][:] = step.buffers[op.reads[0]].relu().square()
+
+
+def _activated(op: Op, x: Tensor) -> Tensor:
+    return ACTIVATIONS[str(op.attrs["activation"])](x)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "none": torch.clone,
+    "sigmoid": torch.sigmoid,
+    "silu": silu,
+}
+
+RECURRENT_OPERATIONS: Mapping[str, Callable[[Op, RecurrentStep], None]] = {
+    "conv": _conv,
+    "decay": _decay,
+    "delta_rule": _delta_rule,
+    "gate": _gate,
+    "gated_norm": _gated_norm,
+    "l2_norm": _l2_norm,
+    "relu2": _relu2,
+}

@@ -1,0 +1,65 @@
+"""Mixers that keep a state of a fixed size instead of keys and values of every token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from engine.spec.check import require, require_positive
+
+GATE_ACTIVATIONS = ("silu", "sigmoid")
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """Gated delta rule behind a short convolution (Yang et al. 2024, arXiv 2412.06464).
+
+    With `decay_rank` the state decays by a factor of its own in every key channel, which a projection through so many
+    values gives (Kimi delta attention, arXiv 2510.26692); 0: by one factor a head. With `gate_rank` the output's gate
+    comes through so many values; 0: straight from the hidden state.
+    """
+
+    kind: ClassVar[str] = "delta_net"
+    key_heads: int  # of queries and keys; each serves heads / key_heads value heads
+    heads: int
+    k_dim: int
+    v_dim: int
+    kernel: int  # tokens that the convolution sees, its own among them
+    scale: float  # of the output
+    norm_eps: float
+    gate_activation: str = "silu"
+    decay_rank: int = 0
+    gate_rank: int = 0
+
+    def __post_init__(self) -> None:
+        require_positive(
+            key_heads=self.key_heads,
+            heads=self.heads,
+            k_dim=self.k_dim,
+            v_dim=self.v_dim,
+            scale=self.scale,
+            norm_eps=self.norm_eps,
+        )
+        even = self.heads % self.key_heads == 0
+        require(even, f"{self.heads} value heads cannot share {self.key_heads} key heads evenly")
+        require(self.kernel > 1, f"a convolution must see more than {self.kernel} tokens")
+        known = self.gate_activation in GATE_ACTIVATIONS
+        require(known, f"the gate must be one of {', '.join(GATE_ACTIVATIONS)}, not {self.gate_activation}")
+        require(min(self.decay_rank, self.gate_rank) >= 0, "the rank of a projection must not be negative")
+        whole = not self.decay_rank or self.heads == self.key_heads
+        require(whole, "a decay of every key channel needs as many key heads as value heads")
+
+    @property
+    def key_width(self) -> int:
+        """Values of all keys, or of all queries, of a token."""
+        return self.key_heads * self.k_dim
+
+    @property
+    def value_width(self) -> int:
+        """Values of all value heads of a token."""
+        return self.heads * self.v_dim
+
+    @property
+    def decay_width(self) -> int:
+        """Decays of a token: one a head, or one a key channel of every head."""
+        return self.heads * self.k_dim if self.decay_rank else self.heads
