@@ -29,6 +29,7 @@ KERNELS: tuple[KernelSource, ...] = (
     # the expert cache
     KernelSource("plan", "plan.cu", "ppppppppiiiipppp"),
     KernelSource("fill", "fill.cu", "pulpppl"),
+    KernelSource("place_pairs", "place.cu", "pippiip"),
     KernelSource("stage", "stage.cu", "pipppiippp"),
     KernelSource("merge", "merge.cu", "ppipppiipi"),
     # products
