@@ -12,6 +12,11 @@ size_t padded(int n) {
     return (static_cast<size_t>(n) + 15) / 16 * 16;
 }
 
+// Where up's values begin in a row: behind the gate's, if those are stored apart.
+size_t up_column(const RecordLayout& layout) {
+    return layout.gate.present ? padded(layout.width) : 0;
+}
+
 Activations from_row(const Activations& x, int row) {
     if (x.index != nullptr) return {x.data, x.stride, x.index + row};
     return {x.data + static_cast<size_t>(row) * x.stride, x.stride, nullptr};
@@ -46,16 +51,17 @@ void add_bias(const Machine& machine, const float* bias, float* y, int n) {
 }  // namespace
 
 size_t gate_up_stride(const RecordLayout& layout) {
-    return 2 * padded(layout.width);
+    return (layout.gated() ? 2 : 1) * padded(layout.width);
 }
 
 int gate_up_tasks(const RecordLayout& layout) {
-    return static_cast<int>(tile_count(layout.width)) * (layout.gate_up.present ? 1 : 2);
+    return static_cast<int>(tile_count(layout.width)) * (layout.gate.present ? 2 : 1);
 }
 
 int64_t gate_up_task_bytes(const RecordLayout& layout) {
     if (layout.gate_up.present) return 2 * tile_bytes(layout.gate_up.codec, layout.hidden);
-    return std::max(tile_bytes(layout.gate.codec, layout.hidden), tile_bytes(layout.up.codec, layout.hidden));
+    const int64_t up = tile_bytes(layout.up.codec, layout.hidden);
+    return layout.gate.present ? std::max(tile_bytes(layout.gate.codec, layout.hidden), up) : up;
 }
 
 void multiply_gate_up(const Machine& machine, const ExpertRecord& expert, int begin, int end, const GateUpInput& x,
@@ -65,13 +71,13 @@ void multiply_gate_up(const Machine& machine, const ExpertRecord& expert, int be
         machine.kernels->gemm(layout.gate_up.matrix(expert.data), 2 * begin, 2 * end, x.gate, tokens, out, stride);
         return;
     }
-    const int tiles = static_cast<int>(tile_count(layout.width));
+    const int tiles = layout.gate.present ? static_cast<int>(tile_count(layout.width)) : 0;
     if (begin < tiles)
         machine.kernels->gemm(layout.gate.matrix(expert.data), begin, std::min(end, tiles), x.gate, tokens, out,
                               stride);
     if (end > tiles)
         machine.kernels->gemm(layout.up.matrix(expert.data), std::max(begin, tiles) - tiles, end - tiles, x.up, tokens,
-                              out + padded(layout.width), stride);
+                              out + up_column(layout), stride);
 }
 
 void activate(const Machine& machine, const Glu& glu, const ExpertRecord& expert, float* gate_up, float* h) {
@@ -82,10 +88,10 @@ void activate(const Machine& machine, const Glu& glu, const ExpertRecord& expert
         machine.kernels->glu_tiles(glu, gate_up, gate_bias, up_bias, layout.width, h);
         return;
     }
-    float* up = gate_up + padded(layout.width);
-    add_bias(machine, gate_bias, gate_up, layout.width);
+    float* up = gate_up + up_column(layout);
     add_bias(machine, up_bias, up, layout.width);
-    machine.kernels->glu(glu, gate_up, up, layout.width, h);
+    if (layout.gate.present) add_bias(machine, gate_bias, gate_up, layout.width);
+    machine.kernels->glu(glu, layout.gate.present ? gate_up : nullptr, up, layout.width, h);
 }
 
 void multiply_down(const Machine& machine, const ExpertRecord& expert, int begin, int end, const Activations& h,

@@ -8,11 +8,12 @@ namespace freetoken {
 // Tokens that one expert treats at a time: their rows and its weights stay in the second-level cache.
 inline constexpr int kExpertTokens = 64;
 
-// Bytes of one row of gate and up, 16 values of each in turn, or one after the other where they are stored apart.
+// Values of one row of gate and up, 16 of each in turn, or one after the other where they are stored apart. Experts
+// without a gate have rows of up alone.
 size_t gate_up_stride(const RecordLayout& layout);
 
-// Tiles of gate and up, in order of memory: of gate_up in pairs, else of gate and then of up. A task never parts a
-// pair.
+// Tiles of gate and up, in order of memory: of gate_up in pairs, else of gate, if there is one, and then of up. A task
+// never parts a pair.
 int gate_up_tasks(const RecordLayout& layout);
 int64_t gate_up_task_bytes(const RecordLayout& layout);
 

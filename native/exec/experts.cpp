@@ -71,6 +71,8 @@ std::unique_ptr<Operation> make_experts(const OpReader& op) {
     parts.glu = op.glu();
     parts.records = builder.experts(op.integer("layer"));
     for (const ExpertRecord& record : parts.records)
+        op.require(record.layout->gated() == parts.glu.is_gated(), "has experts that do not fit its activation");
+    for (const ExpertRecord& record : parts.records)
         op.require(record.layout->hidden == x->width, "the experts' width is " + std::to_string(record.layout->hidden) +
                                                           ", that of buffer " + x->name + " " +
                                                           std::to_string(x->width));

@@ -70,23 +70,26 @@ RecordLayout record_layout(const std::vector<FieldSpec>& fields, size_t record_b
         if (spec.offset + static_cast<size_t>(stored_bytes(*field, spec.vector)) > record_bytes)
             throw ProgramError("the experts' field " + spec.name + " reaches beyond its record");
     }
-    const bool apart = layout.gate.present && layout.up.present;
-    if (!layout.down.present || layout.gate_up.present == apart || layout.gate.present != layout.up.present)
-        throw ProgramError("experts need down, and either gate_up or gate and up");
+    const bool apart = layout.up.present;
+    if (!layout.down.present || layout.gate_up.present == apart || (layout.gate.present && !apart))
+        throw ProgramError("experts need down, and either gate_up or up, with gate or without");
     layout.hidden = layout.down.rows;
     if (apart) {
-        layout.width = layout.gate.rows;
-        check_matrix(layout.gate, "gate", layout.width, layout.hidden);
+        layout.width = layout.up.rows;
         check_matrix(layout.up, "up", layout.width, layout.hidden);
+    }
+    if (layout.gate.present) {
+        check_matrix(layout.gate, "gate", layout.width, layout.hidden);
         if (activation_form(layout.gate.codec) != activation_form(layout.up.codec))
             throw ProgramError("the experts' gate and up need activations of different forms");
-    } else if (layout.gate_up.cols != layout.hidden) {
-        check_matrix(layout.gate_up, "gate_up", layout.gate_up.rows, layout.hidden);
     }
+    if (layout.gate_up.present) check_matrix(layout.gate_up, "gate_up", layout.gate_up.rows, layout.hidden);
     check_matrix(layout.down, "down", layout.hidden, layout.width);
     check_length(layout.gate_bias, "gate_bias", layout.width);
     check_length(layout.up_bias, "up_bias", layout.width);
     check_length(layout.down_bias, "down_bias", layout.hidden);
+    if ((layout.gate_bias.present || layout.gate_order.present) && !layout.gated())
+        throw ProgramError("experts without a gate have a bias or an order of one");
     if (layout.ordered() && !apart) throw ProgramError("the experts' gate and up have orders, and are not apart");
     check_length(layout.gate_order, "gate.order", layout.hidden);
     check_length(layout.up_order, "up.order", layout.hidden);

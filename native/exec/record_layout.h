@@ -26,7 +26,7 @@ struct RecordField {
 };
 
 // How the records of one bank are laid out. Either gate_up, whose 16-row tiles
-// are of gate and up in turn, or both.
+// are of gate and up in turn, or both, or, of experts without a gate, up alone.
 struct RecordLayout {
     RecordField gate_up;  // rows: of both matrices, padding included
     RecordField gate, up, down;
@@ -37,7 +37,8 @@ struct RecordLayout {
     int hidden = 0;
     int width = 0;  // of the intermediate
 
-    ActivationForm input_form() const { return activation_form(gate_up.present ? gate_up.codec : gate.codec); }
+    ActivationForm input_form() const { return activation_form(gate_up.present ? gate_up.codec : up.codec); }
+    bool gated() const { return gate_up.present || gate.present; }
     // Whether an expert reads its input in an order of its own.
     bool ordered() const { return gate_order.present || up_order.present; }
 };

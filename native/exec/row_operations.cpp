@@ -102,6 +102,7 @@ std::unique_ptr<Operation> make_glu(const OpReader& op) {
     const Buffer& up = op.read(1);
     const Buffer& h = op.write(0);
     const Glu glu = op.glu();
+    op.require(glu.is_gated(), "has an activation without a gate");
     op.width(up, gate.width);
     op.width(h, gate.width);
     same_domain(op, gate, up);

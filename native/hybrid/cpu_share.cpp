@@ -23,6 +23,8 @@ CpuShare::CpuShare(const std::vector<BankSpec>& banks, const std::vector<Glu>& a
 void CpuShare::add_layer(const Glu& activation, const std::vector<ExpertRecord>& records) {
     ExpertPairs::Parts parts = {activation, records, {}};
     for (const ExpertRecord& record : records) {
+        if (record.layout->gated() != activation.is_gated())
+            throw ProgramError("experts do not fit their activation");
         if (record.layout->hidden != shape_.hidden)
             throw ProgramError("experts of width " + std::to_string(record.layout->hidden) + " beside a mailbox of " +
                                std::to_string(shape_.hidden));

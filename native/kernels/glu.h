@@ -11,6 +11,10 @@ namespace {
 Lanes glu_lanes(const Glu& glu, Lanes gate, Lanes up) {
     const Lanes one = broadcast(1.0f);
     if (glu.kind == GluKind::silu) return canonical(gate / (one + exp(-gate)) * up);
+    if (glu.kind == GluKind::relu2) {
+        const Lanes open = max(broadcast(0.0f), up);
+        return canonical(open * open);
+    }
     const Lanes g = min(broadcast(glu.limit), gate);
     const Lanes u = max(broadcast(-glu.limit), min(broadcast(glu.limit), up));
     return canonical((u + one) * (g / (one + exp(-(broadcast(glu.alpha) * g)))));
@@ -18,7 +22,9 @@ Lanes glu_lanes(const Glu& glu, Lanes gate, Lanes up) {
 
 void glu_rows(const Glu& glu, const float* gate, const float* up, int n, float* h) {
     for_lanes(n, [&](int i, int lanes) {
-        store_up_to(h + i, glu_lanes(glu, load_up_to(gate + i, lanes), load_up_to(up + i, lanes)), lanes);
+        const Lanes second = load_up_to(up + i, lanes);
+        const Lanes first = gate != nullptr ? load_up_to(gate + i, lanes) : second;
+        store_up_to(h + i, glu_lanes(glu, first, second), lanes);
     });
 }
 

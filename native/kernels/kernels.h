@@ -46,13 +46,15 @@ struct Activations {
     const uint8_t* row(int t) const { return data + static_cast<size_t>(index != nullptr ? index[t] : t) * stride; }
 };
 
-enum class GluKind { silu, clamped_silu };
+enum class GluKind { silu, clamped_silu, relu2 };  // relu2: max(up, 0)^2, without a gate
 
 // silu: silu(gate) * up. clamped_silu: as in gpt-oss, with its alpha and limit.
 struct Glu {
     GluKind kind = GluKind::silu;
     float alpha = 1.0f;
     float limit = 0.0f;
+
+    bool is_gated() const { return kind != GluKind::relu2; }
 };
 
 struct Kernels {
@@ -70,7 +72,7 @@ struct Kernels {
     void (*gemm)(const PackedMatrix& matrix, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                  size_t ldy);
 
-    // h[i] = glu(gate[i], up[i]), i in [0, n). h may be gate or up.
+    // h[i] = glu(gate[i], up[i]), i in [0, n). h may be gate or up. Of relu2 gate may be null.
     void (*glu)(const Glu& glu, const float* gate, const float* up, int n, float* h);
 
     // The same from the output of a gate_up matrix: 16 values of gate, then 16 of up, in turn; n counts values of h.

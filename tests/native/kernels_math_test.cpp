@@ -19,7 +19,13 @@ std::vector<float> awkward_values(Random& random, int count) {
     return v;
 }
 
-constexpr Glu kUnits[] = {{GluKind::silu, 1.0f, 0.0f}, {GluKind::clamped_silu, 1.702f, 7.0f}};
+constexpr Glu kUnits[] = {
+    {GluKind::silu, 1.0f, 0.0f}, {GluKind::clamped_silu, 1.702f, 7.0f}, {GluKind::relu2, 1.0f, 0.0f}};
+
+float unit_value(const Glu& unit, float gate, float up) {
+    if (unit.kind == GluKind::relu2) return relu2(up);
+    return unit.kind == GluKind::silu ? silu_glu(gate, up) : clamped_silu_glu(gate, up, unit.alpha, unit.limit);
+}
 
 }  // namespace
 
@@ -64,9 +70,7 @@ FREETOKEN_TEST(gated_units_are_the_same_in_every_table) {
                 std::vector<float> h(static_cast<size_t>(n) + 1, 5.0f);
                 kernels->glu(unit, gate.data(), up.data(), n, h.data());
                 for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-                    const float expected = unit.kind == GluKind::silu
-                                               ? silu_glu(gate[i], up[i])
-                                               : clamped_silu_glu(gate[i], up[i], unit.alpha, unit.limit);
+                    const float expected = unit_value(unit, gate[i], up[i]);
                     CHECK(same_bits(h[i], expected), "%s glu(%a, %a) = %a, not %a", kernels->name,
                           static_cast<double>(gate[i]), static_cast<double>(up[i]), static_cast<double>(h[i]),
                           static_cast<double>(expected));
@@ -74,6 +78,22 @@ FREETOKEN_TEST(gated_units_are_the_same_in_every_table) {
                 CHECK(h[static_cast<size_t>(n)] == 5.0f, "%s wrote beyond %d values", kernels->name, n);
             }
         }
+}
+
+FREETOKEN_TEST(a_unit_without_a_gate_needs_none) {
+    Random random(15);
+    for (const int n : {1, 15, 16, 17, 70}) {
+        const auto up = awkward_values(random, n);
+        for (const Kernels* kernels : available_kernels()) {
+            std::vector<float> h(static_cast<size_t>(n), 5.0f);
+            kernels->glu({GluKind::relu2}, nullptr, up.data(), n, h.data());
+            for (size_t i = 0; i < h.size(); ++i)
+                CHECK(same_bits(h[i], relu2(up[i])), "%s relu2(%a) = %a", kernels->name, static_cast<double>(up[i]),
+                      static_cast<double>(h[i]));
+        }
+    }
+    CHECK(relu2(-3.0f) == 0.0f && relu2(3.0f) == 9.0f, "relu2 is not max(x, 0)^2");
+    CHECK(relu2(NAN) != relu2(NAN), "NaN is lost");
 }
 
 FREETOKEN_TEST(gated_units_read_tiles_in_turn_and_add_biases) {
