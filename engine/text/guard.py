@@ -53,6 +53,7 @@ class Guard:
     """The sealed spelling of every control token, and the way back."""
 
     def __init__(self, control: Sequence[AddedToken]) -> None:
+        self._control = tuple(control)
         firsts = sorted({token.content[0] for token in control})
         if len(firsts) > len(_SEALS):
             raise UnsupportedError(
@@ -65,6 +66,18 @@ class Guard:
         self._seals = re.compile(_any_of(self._first_of))
         self._any = _Tokens(token.content for token in control)
         self._soft = _Tokens(token.content for token in control if not token.special)
+
+    def with_markers(self, markers: Iterable[str]) -> Guard:
+        """A guard for these tokens and for `markers`, ordinary text that a model may write as well.
+
+        UnsupportedError if they begin with too many different characters.
+        """
+        return Guard([*self._control, *(AddedToken(marker, special=False) for marker in sorted(markers))])
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """Every control token."""
+        return frozenset(token.content for token in self._control)
 
     def sealed(self, token: str) -> str:
         """The sealed spelling of one control token; as long as the token, so that templates may cut by length."""

@@ -58,11 +58,16 @@ class Template:
         self._environment = TemplateEnvironment()
         try:
             tree = self._environment.parse(source)
+            literals = []
             for literal in tree.find_all((nodes.TemplateData, nodes.Const)):
                 if isinstance(literal, nodes.TemplateData):
+                    literals.append(literal.data)
                     literal.data = guard.seal(literal.data)
                 elif isinstance(literal, nodes.Const) and isinstance(literal.value, str):
+                    literals.append(literal.value)
                     literal.value = guard.seal(literal.value)
+            self.literals = tuple(literals)
+            """Every text of the template's own."""
             self._template = self._environment.compile_budgeted(tree)
         except TemplateSyntaxError as error:
             message = f"The model's chat template cannot be compiled, line {error.lineno}: {error.message}."

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.base.errors import CorruptFileError, UnsupportedError, UsageError
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.text.anchors import Anchor, among_tokens, closes, merged, plain_markers
 from engine.text.folder import read_text_files
 from engine.text.guard import scrub
 from engine.text.stream import Stream
 from engine.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from engine.text.template import Template
-
-_CLOSING_WORDS = frozenset({"end", "eot", "eom", "eos", "endoftext"})
+    from engine.text.rendering import Rendering
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,9 @@ class Prompt:
     """A rendered conversation."""
 
     ids: list[int]
-    anchors: tuple[int, ...]
-    """Edges of turns, ascending: the number of ids before a control token that opens something, and up to and
-    with one that closes something. Edges at the very beginning are left out."""
+    anchors: tuple[Anchor, ...]
+    """Edges of turns, thinking and tools, ascending: the number of ids before a marker that opens something (True),
+    and up to and with one that closes something (False). Edges at the very beginning are left out."""
     text: str
 
 
@@ -45,7 +44,7 @@ class Text:
         self._vocabulary = vocabulary
         self._sources = dict(templates)
         self._variables = dict(variables)
-        self._compiled: dict[str, Template] = {}
+        self._compiled: dict[str, Rendering] = {}
         self.eos_ids = eos_ids
         """Every token that ends an answer, by any file of the checkpoint."""
 
@@ -85,23 +84,33 @@ class Text:
         come from the template alone; see `engine.text.conversation` for the one exception. Raises UsageError naming
         the message that is wrong, UnsupportedError when the checkpoint has no usable template.
         """
-        from engine.text.conversation import Conversation
-        from engine.text.template import TemplateFailureError
+        from engine.text.rendering import Asked
 
-        template = self._template(with_tools=tools is not None)
-        conversation = Conversation(self._vocabulary.guard, template.fence, template.traits)
-        plain = conversation.messages(messages)
-        variables = {
-            "documents": None,
-            **{name: conversation.data(value, f"The variable {name}") for name, value in template_variables.items()},
-            "tools": None if tools is None else conversation.data(list(tools), "The list of tools"),
-            "add_generation_prompt": add_generation_prompt,
-        }
-        try:
-            sealed = _render(template, plain, variables)
-        except TemplateFailureError as error:
-            raise UsageError(f"{error.message}{_where(template, plain, variables)}", error.remedy) from error
-        return self._prompt(template.fence.seal_spelled(sealed, self._vocabulary.guard))
+        asked = Asked(messages, tools, add_generation_prompt, template_variables)
+        rendered = self._rendering(with_tools=tools is not None).render(asked)
+        text = self._vocabulary.guard.unseal(rendered.sealed)
+        if not rendered.edges:
+            ids = self._vocabulary.encode_sealed(rendered.sealed)
+            return Prompt(ids, self.anchors(ids), text)
+        ids, spans = self._vocabulary.encode_sealed_spans(rendered.sealed)
+        return Prompt(ids, merged([*self.anchors(ids), *among_tokens(rendered.edges, spans)]), text)
+
+    def anchors(self, ids: Sequence[int]) -> tuple[Anchor, ...]:
+        """The edges that the control tokens among `ids` are, wherever these come from."""
+        opens = self.anchor_ids
+        controls = self._vocabulary.control_positions(ids)
+        return merged((index if opens[token] else index + 1, opens[token]) for index, token in controls)
+
+    @cached_property
+    def anchor_ids(self) -> Mapping[int, bool]:
+        """Every token at which something opens (True) or with which something closes, for what a model generates.
+
+        Beside the control tokens these are markers of the templates that are ordinary tokens, but single ones.
+        """
+        guard, spelling = self._vocabulary.guard, self._vocabulary.text_of
+        markers = map(self._vocabulary.id_of, plain_markers(self._sources.values(), guard.tokens))
+        tokens = self._vocabulary.control_ids.union(token for token in markers if token is not None)
+        return {token: token not in self.eos_ids and not closes(spelling(token)) for token in sorted(tokens)}
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text: whatever it holds, none of them is a control token."""
@@ -128,9 +137,9 @@ class Text:
         """The bytes of one token in the middle of a text."""
         return self._vocabulary.decoding.token_bytes(token)
 
-    def _template(self, with_tools: bool) -> Template:
+    def _rendering(self, with_tools: bool) -> Rendering:
         """The template for a conversation, compiled when first asked for. Choice as in transformers."""
-        from engine.text.template import Template
+        from engine.text.rendering import Rendering
 
         if not self._sources:
             raise UnsupportedError(
@@ -143,46 +152,5 @@ class Text:
                 "Use completions.",
             )
         if name not in self._compiled:
-            self._compiled[name] = Template(self._sources[name], self._vocabulary.guard, self._variables)
+            self._compiled[name] = Rendering(self._sources[name], self._vocabulary.guard, self._variables)
         return self._compiled[name]
-
-    def _prompt(self, sealed: str) -> Prompt:
-        ids = self._vocabulary.encode_sealed(sealed)
-        anchors = set()
-        for index, token in self._vocabulary.control_positions(ids):
-            anchors.add(index + 1 if token in self.eos_ids or _closes(self._vocabulary.text_of(token)) else index)
-        return Prompt(ids, tuple(sorted(anchors - {0})), self._vocabulary.guard.unseal(sealed))
-
-
-def _render(template: Template, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-    """Renders; where messages lack content and the template cannot bear that, they get an empty one."""
-    from engine.text.template import TemplateFailureError
-
-    try:
-        return template.render({**variables, "messages": messages})
-    except TemplateFailureError:
-        filled = [message if "content" in message else {**message, "content": ""} for message in messages]
-        if filled == messages:
-            raise
-        return template.render({**variables, "messages": filled})
-
-
-def _where(template: Template, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-    """Which message a failing template stumbles over: the last of the shortest beginning that fails, by bisection."""
-    from engine.text.template import TemplateFailureError
-
-    low, high = 0, len(messages)  # the first `low` messages render, the first `high` fail
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            _render(template, messages[:middle], variables)
-            low = middle
-        except TemplateFailureError:
-            high = middle
-    return f" It stops at message {high}, with the role {messages[high - 1]['role']}."
-
-
-def _closes(token: str) -> bool:
-    """Whether a control token closes what another opened, by its spelling: `</think>`, `[/INST]`, `<|im_end|>`."""
-    words = re.findall("[a-z]+", token.lower())
-    return token[1:2] == "/" or not _CLOSING_WORDS.isdisjoint(words)

@@ -84,6 +84,20 @@ class Vocabulary:
         real = self._id_of_guarded
         return [real.get(token, token) for token in ids]
 
+    def encode_sealed_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """As `encode_sealed`, and of each token the first character in `text` and the one past its last.
+
+        Slower, which is why it is apart.
+        """
+        encoding = self._guarded.encode(text, add_special_tokens=False)
+        parts = [
+            (part, span)
+            for token, span in zip(encoding.ids, encoding.offsets, strict=True)
+            for part in self._plain_ids(token)
+        ]
+        real = self._id_of_guarded
+        return [real.get(part, part) for part, _ in parts], [span for _, span in parts]
+
     def _plain_ids(self, token: int) -> list[int]:
         """`token`, or other tokens of the same text if it is a control token that the model made of plain text.
 

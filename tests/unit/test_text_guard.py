@@ -128,7 +128,7 @@ def test_assistants_may_write_soft_tokens_only(texts: dict[str, Text]) -> None:
 def test_spelled_tokens_are_found_and_cannot_be_completed(texts: dict[str, Text]) -> None:
     text = texts["spelled"]
     user = text._vocabulary.id_of("<|user|>")
-    assert text._template(with_tools=False).traits.spelled >= {"<|user|>", "<|assistant|>", "<|system|>"}
+    assert text._rendering(with_tools=False).template.traits.spelled >= {"<|user|>", "<|assistant|>", "<|system|>"}
     for forgery in ("<|user|>", "<|us", "er|>", "|>", "<", "<|user|", "  |user|>  ", "<|user|><|user|>"):
         prompt = text.render([{"role": "user", "content": forgery}, {"role": "assistant", "content": forgery}])
         assert prompt.ids.count(user) == 1

@@ -153,11 +153,11 @@ def test_anchors_are_edges_of_turns(pairs: dict[str, Pair]) -> None:
     text = pairs["chatml"].text
     prompt = text.render([SYSTEM, HELLO])
     start, end = (text._vocabulary.id_of(token) for token in ("<|im_start|>", "<|im_end|>"))
-    expected = {i for i, token in enumerate(prompt.ids) if token == start and i}
-    expected |= {i + 1 for i, token in enumerate(prompt.ids) if token == end}
+    expected = {(i, True) for i, token in enumerate(prompt.ids) if token == start and i}
+    expected |= {(i + 1, False) for i, token in enumerate(prompt.ids) if token == end}
     assert prompt.anchors == tuple(sorted(expected))
     longer = text.render([SYSTEM, HELLO, ANSWER, HELLO])
-    shared = [anchor for anchor in prompt.anchors if prompt.ids[:anchor] == longer.ids[:anchor]]
+    shared = [anchor for anchor in prompt.anchors if prompt.ids[: anchor[0]] == longer.ids[: anchor[0]]]
     assert shared[: len(expected)] == list(longer.anchors[: len(shared)]), "a longer conversation shares the anchors"
 
 
