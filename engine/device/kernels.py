@@ -46,11 +46,16 @@ KERNELS: tuple[KernelSource, ...] = (
     # operations on rows
     KernelSource("embed_{codec}", "embed.cu", "pippfpi"),
     KernelSource("rms_norm", "norm.cu", "pipfippi"),
+    KernelSource("l2_norm", "norm.cu", "pifippi"),
+    KernelSource("gated_norm", "norm.cu", "pipipifiiippi"),
     KernelSource("rope", "rope.cu", "piiiiippp"),
     KernelSource("route", "route.cu", "pipiiiiiiifpppp"),
     KernelSource("head_copy", "rows.cu", "piiiippii"),
     KernelSource("glu_rows", "rows.cu", "pipiiiffppi"),
     KernelSource("sigmoid_gate", "rows.cu", "pipiippi"),
+    KernelSource("gate_rows", "rows.cu", "pipiiippi"),
+    KernelSource("relu2_rows", "rows.cu", "piippi"),
+    KernelSource("decay_rows", "rows.cu", "pipipippi"),
     KernelSource("add_rows", "rows.cu", "pipifippi"),
     KernelSource("select_rows", "rows.cu", "pipippi"),
 )

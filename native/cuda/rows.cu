@@ -1,6 +1,7 @@
 // Operations that treat every value of a row by itself: a thread a value, a row of the grid a row of the buffer. Rows
 // at and beyond *rows are left alone. Strides are in values.
 #include "cuda/device.h"
+#include "cuda/gate_kind.h"
 
 namespace freetoken {
 
@@ -43,6 +44,31 @@ extern "C" __global__ void sigmoid_gate(const float* x, int x_stride, const floa
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
     at(y, y_stride, own_row())[i] = canonical(sigmoid(*at(g, g_stride, own_row())) * at(x, x_stride, own_row())[i]);
+}
+
+// y = act(g) * x
+extern "C" __global__ void gate_rows(const float* x, int x_stride, const float* g, int g_stride, int width, int kind,
+                                     const int* rows, float* y, int y_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    at(y, y_stride, own_row())[i] = gated(kind, at(x, x_stride, own_row())[i], at(g, g_stride, own_row())[i]);
+}
+
+// y = max(x, 0)^2
+extern "C" __global__ void relu2_rows(const float* x, int x_stride, int width, const int* rows, float* y,
+                                      int y_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    at(y, y_stride, own_row())[i] = relu2(at(x, x_stride, own_row())[i]);
+}
+
+// The logarithm of what a recurrence keeps: g = -exp(a_log[h]) * softplus(x + bias); a head has `values` values.
+extern "C" __global__ void decay_rows(const float* x, int x_stride, const float* a_log, int values, const float* bias,
+                                      int width, const int* rows, float* g, int g_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    const float step = softplus(at(x, x_stride, own_row())[i] + bias[i]);
+    at(g, g_stride, own_row())[i] = canonical(-exp(a_log[i / values]) * step);
 }
 
 // y = a + scale * b

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.base.errors import UnsupportedError
 from engine.experts.hybrid import LayerExperts, MoeBuffers
+from engine.program.device.gate_operations import make_decay, make_gate, make_gated_norm, make_l2_norm, make_relu2
 from engine.program.device.launching import Context, Issue, OpReader
 from engine.program.device.products import make_head_linear, make_linear
 from engine.program.device.row_operations import (
@@ -37,6 +38,11 @@ MAKERS: Mapping[str, Maker] = {
     "sigmoid_gate": make_sigmoid_gate,
     "add": make_add,
     "select": make_select,
+    "l2_norm": make_l2_norm,
+    "decay": make_decay,
+    "gated_norm": make_gated_norm,
+    "gate": make_gate,
+    "relu2": make_relu2,
 }
 """Kinds whose launches need nothing besides the context; `attention` and `experts` are not among them."""
 

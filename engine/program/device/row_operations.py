@@ -35,7 +35,7 @@ def make_rms_norm(op: OpReader) -> Issue:
     op.require(group > 0 and x.width % group == 0 and y.width == x.width, "the group does not divide the width")
     w = op.context.weights.vector(op.op.weights[0], group)
     launch = op.context.launcher("rms_norm")
-    groups, threads = x.width // group, WARP if group <= 4 * WARP else THREADS
+    groups, threads = x.width // group, group_threads(group)
 
     def issue(extent: Extent) -> None:
         live = extent.live(x.per_row)
@@ -43,6 +43,11 @@ def make_rms_norm(op: OpReader) -> Issue:
         launch(grid, threads, x.address, x.stride, w, eps, group, live, y.address, y.stride)
 
     return issue
+
+
+def group_threads(group: int) -> int:
+    """Threads of a block that norms one group."""
+    return WARP if group <= 4 * WARP else THREADS
 
 
 def make_rope(op: OpReader) -> Issue:

@@ -64,6 +64,10 @@ class DeviceWeights:
             raise UnsupportedError(f"The weight {name} is no vector of {length} values.")
         return self._address(name)
 
+    def length(self, name: str) -> int:
+        """Values of a vector."""
+        return self._dense[name].cols
+
     def free(self) -> None:
         """Give the memory back."""
         self._memory.free()

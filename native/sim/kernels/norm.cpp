@@ -3,3 +3,5 @@
 #include "cuda/norm.cu"
 
 SIM_KERNEL(rms_norm);
+SIM_KERNEL(l2_norm);
+SIM_KERNEL(gated_norm);
