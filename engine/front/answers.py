@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from engine.base.errors import ContextFullError
 from engine.front.client import WorkerClient
+from engine.text.anchors import Anchor
 from engine.text.text import Text
-from engine.worker.protocol import Done, ExpertWork, Progress, Sampling, TokenLogprob, Tokens
+from engine.worker.protocol import Done, ExpertWork, Generate, Progress, Sampling, TokenLogprob, Tokens
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Job:
     stop_ids: tuple[int, ...]
     stops: tuple[str, ...]
     sampling: Sampling
+    anchors: tuple[Anchor, ...] = ()
+
+    def request(self, number: int, anchor_ids: Mapping[int, bool]) -> Generate:
+        """The choice as a request to a worker; `anchor_ids` are those of the model's tokenizer."""
+        return Generate(number, self.prompt, self.max_tokens, self.stop_ids, self.sampling, self.anchors, anchor_ids)
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,7 @@ async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> As
     held: list[ScoredToken] = []
     heard = reused = 0
     began = first = time.monotonic()
-    messages = client.generate(job.prompt, job.max_tokens, job.stop_ids, job.sampling)
+    messages = client.generate(lambda number: job.request(number, text.anchor_ids))
     async with aclosing(messages):
         async for message in messages:
             if isinstance(message, Progress):

@@ -24,7 +24,6 @@ from engine.worker.protocol import (
     Ready,
     Resize,
     Resized,
-    Sampling,
     Stats,
     Stop,
     Tokens,
@@ -95,10 +94,10 @@ class WorkerClient(asyncio.Protocol):
         """What the worker said when its model was loaded, or the error that kept it from loading."""
         return await asyncio.shield(self._ready)
 
-    async def generate(
-        self, prompt: tuple[int, ...], max_tokens: int, stop_ids: tuple[int, ...], sampling: Sampling
-    ) -> AsyncGenerator[Progress | Tokens | Done, None]:
+    async def generate(self, make: Callable[[int], Generate]) -> AsyncGenerator[Progress | Tokens | Done, None]:
         """The messages of one request, from Progress (accepted) to Done. Leaving early cancels it.
+
+        `make` writes the request under the number that it is given.
 
         Close the iterator (`aclosing`), or the request runs until it is collected as garbage.
         """
@@ -108,7 +107,7 @@ class WorkerClient(asyncio.Protocol):
         self._streams[number] = queue
         finished = False
         try:
-            self._send(Generate(number, prompt, max_tokens, stop_ids, sampling))
+            self._send(make(number))
             while not finished:
                 message = await queue.get()
                 if isinstance(message, Failed):

@@ -20,6 +20,9 @@ from engine.front.loaded import Loaded
 from engine.front.requests import Asked, ChatAsked, CompletionAsked, read_chat, read_completion
 from engine.front.shapes import ChatShape, CompletionShape, Shape
 from engine.front.supervisor import Supervisor
+from engine.text.anchors import Anchor
+
+_Prompt = tuple[tuple[int, ...], tuple[Anchor, ...]]  # ids and edges
 
 
 class OpenAI:
@@ -78,7 +81,7 @@ class OpenAI:
             loaded = await stack.enter_async_context(self._use(asked.model))
             # Long conversations take a while to render and encode; others must not wait for that.
             prompt = await asyncio.to_thread(loaded.text.render, asked.messages, **asked.template_values)
-            jobs = _jobs(asked, loaded, [tuple(prompt.ids)])
+            jobs = _jobs(asked, loaded, [(tuple(prompt.ids), prompt.anchors)])
             shape = ChatShape(loaded.name, loaded.text, asked.logprobs >= 0)
             return await _respond(asked, loaded, jobs, shape, stack)
 
@@ -98,20 +101,22 @@ class OpenAI:
             return await _respond(asked, loaded, jobs, shape, stack)
 
 
-def _encode(loaded: Loaded, prompts: Sequence[str | tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return [tuple(loaded.text.encode_prompt(prompt)) if isinstance(prompt, str) else prompt for prompt in prompts]
+def _encode(loaded: Loaded, prompts: Sequence[str | tuple[int, ...]]) -> list[_Prompt]:
+    text = loaded.text
+    ids = [tuple(text.encode_prompt(prompt)) if isinstance(prompt, str) else prompt for prompt in prompts]
+    return [(prompt, text.anchors(prompt)) for prompt in ids]
 
 
-def _jobs(asked: Asked, loaded: Loaded, prompts: Sequence[tuple[int, ...]]) -> list[Job]:
+def _jobs(asked: Asked, loaded: Loaded, prompts: Sequence[_Prompt]) -> list[Job]:
     """Every choice of every prompt. ContextFullError before anything is computed if a prompt is too long."""
     seed = asked.seed
     stop_ids = () if asked.ignore_eos else tuple(sorted(loaded.text.eos_ids))
     jobs: list[Job] = []
-    for prompt in prompts:
+    for prompt, anchors in prompts:
         room = room_for_answer(len(prompt), loaded.ready.context, asked.max_tokens)
         for choice in range(asked.choices):
             sampling = asked.sampling(choice, loaded.defaults, seed)
-            jobs.append(Job(len(jobs), prompt, room, stop_ids, asked.stops, sampling))
+            jobs.append(Job(len(jobs), prompt, room, stop_ids, asked.stops, sampling, anchors))
     return jobs
 
 

@@ -17,7 +17,7 @@ Anchor = tuple[int, bool]
 # message, and the two by which harmony ends an answer.
 _CLOSING_NAME = re.compile(r"\bend|\beo[a-z]\b|^\W*(?:call|return)\W*$")
 _MARKUP = re.compile(r"<[/|]?[A-Za-z][\w:. -]{0,40}\|?>|\[/?[A-Z][A-Z_]{2,40}\]|<</?SYS>>|#{2,4} [A-Z][a-z]{3,20}:")
-# What a plain marker must be about; other markup of a template (`<parameter>`, `<city>`) is no place where clients cut.
+# What clients cut out or replace; other markup of a template (`<parameter>`, `<city>`) is no place to cut at.
 _SUBJECTS = frozenset({
     "think", "thinking", "thought", "thoughts", "reason", "reasoning", "analysis", "tool", "tools", "toolcall", "call",
     "calls", "response", "responses", "result", "results", "output", "outputs", "observation", "observations", "inst",
@@ -34,11 +34,12 @@ def closes(token: str) -> bool:
 def plain_markers(literals: Iterable[str], control: Iterable[str]) -> frozenset[str]:
     """The markers that a template writes as ordinary text, among its `literals`; `control` tokens are none."""
     found = {marker for literal in literals for marker in _MARKUP.findall(literal)}
-    return frozenset(marker for marker in found.difference(control) if not _SUBJECTS.isdisjoint(_words(marker)))
+    return frozenset(marker for marker in found.difference(control) if has_subject(marker))
 
 
-def _words(marker: str) -> list[str]:
-    return re.findall(r"[a-z]+", marker.lower())
+def has_subject(marker: str) -> bool:
+    """Whether a token or a marker is called after thinking, tools, roles or turns."""
+    return not _SUBJECTS.isdisjoint(re.findall(r"[a-z]+", marker.lower()))
 
 
 def edges(markers: Iterable[tuple[int, str]]) -> Iterator[Anchor]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.text.anchors import Anchor, among_tokens, closes, merged, plain_markers
+from engine.text.anchors import Anchor, among_tokens, closes, has_subject, merged, plain_markers
 from engine.text.folder import read_text_files
 from engine.text.guard import scrub
 from engine.text.stream import Stream
@@ -97,19 +97,24 @@ class Text:
 
     def anchors(self, ids: Sequence[int]) -> tuple[Anchor, ...]:
         """The edges that the control tokens among `ids` are, wherever these come from."""
-        opens = self.anchor_ids
-        controls = self._vocabulary.control_positions(ids)
-        return merged((index if opens[token] else index + 1, opens[token]) for index, token in controls)
+        edges = self.anchor_ids
+        controls = [(index, token) for index, token in self._vocabulary.control_positions(ids) if token in edges]
+        return merged((index if edges[token] else index + 1, edges[token]) for index, token in controls)
 
     @cached_property
     def anchor_ids(self) -> Mapping[int, bool]:
         """Every token at which something opens (True) or with which something closes, for what a model generates.
 
-        Beside the control tokens these are markers of the templates that are ordinary tokens, but single ones.
+        Of the control tokens those that templates write, that end an answer, or that are called after something that
+        clients cut; vocabularies have thousands of unused ones. Besides, markers of the templates that are ordinary
+        tokens, but single ones.
         """
-        guard, spelling = self._vocabulary.guard, self._vocabulary.text_of
+        spelling, guard = self._vocabulary.text_of, self._vocabulary.guard
+        sources = "\n".join([*self._sources.values(), *self._variables.values()])
+        tokens = {token for token in self._vocabulary.control_ids if has_subject(spelling(token))}
+        tokens |= {token for token in self._vocabulary.control_ids if spelling(token) in sources} | self.eos_ids
         markers = map(self._vocabulary.id_of, plain_markers(self._sources.values(), guard.tokens))
-        tokens = self._vocabulary.control_ids.union(token for token in markers if token is not None)
+        tokens |= {token for token in markers if token is not None}
         return {token: token not in self.eos_ids and not closes(spelling(token)) for token in sorted(tokens)}
 
     def encode(self, text: str) -> list[int]:
