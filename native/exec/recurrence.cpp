@@ -1,0 +1,83 @@
+#include "exec/recurrence.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace freetoken {
+namespace {
+
+constexpr int64_t kMostFew = 64 * 1024;  // values of a part that is read once
+constexpr int64_t kMostMany = 4 * 1024;  // values of a part that stays in the first cache: 16 KB
+constexpr int kFewTokens = 3;            // of a sequence, on average
+
+void zero(const StatePart& part, float* state) {
+    for (int run = 0; run < part.runs; ++run)
+        std::fill_n(state + part.offset + static_cast<size_t>(run) * part.stride, part.width, 0.0f);
+}
+
+void copy(const StatePart& part, const float* state, float* target) {
+    for (int run = 0; run < part.runs; ++run) {
+        const size_t begin = part.offset + static_cast<size_t>(run) * part.stride;
+        std::memcpy(target + begin, state + begin, part.width * sizeof(float));
+    }
+}
+
+}  // namespace
+
+PartValues::PartValues(int64_t state_values, int threads)
+    : few(std::min(kMostFew, state_values / (4 * threads))), many(std::min(few, kMostMany)) {}
+
+Recurrence::Recurrence(const StateStore& states, int state, StateCuts cuts, Body body)
+    : Operation(Clock::attention), states_(states), state_(state), cuts_(std::move(cuts)), body_(std::move(body)) {}
+
+Work Recurrence::prepare(int, const Step& step) {
+    const auto sequences = static_cast<int>(step.sequences.size());
+    parts_ = step.tokens > kFewTokens * sequences ? &cuts_.many : &cuts_.few;
+    const size_t tasks = step.sequences.size() * parts_->size();
+    return {{static_cast<uint32_t>(tasks)}, int64_t{step.tokens} * states_.values(state_)};
+}
+
+void Recurrence::run(int, const Step& step, TaskRange tasks, uint8_t*) {
+    for (uint32_t task = tasks.begin; task < tasks.end; ++task)
+        run_part(step, step.sequences[task / parts_->size()], (*parts_)[task % parts_->size()]);
+}
+
+void Recurrence::run_part(const Step& step, const Sequence& sequence, const StatePart& part) const {
+    float* const state = states_.state(state_, sequence.state);
+    if (sequence.position == 0) zero(part, state);
+    const int end = sequence.begin + sequence.tokens;
+    int token = sequence.begin;
+    auto save = std::lower_bound(step.saves.begin(), step.saves.end(), token,
+                                 [](const Save& s, int value) { return s.token < value; });
+    for (; save != step.saves.end() && save->token < end; ++save) {
+        if (save->token >= token) body_(part, token, save->token + 1 - token, state);
+        token = save->token + 1;
+        if (save->slot != sequence.state) copy(part, state, states_.state(state_, save->slot));
+    }
+    if (token < end) body_(part, token, end - token, state);
+}
+
+int state_of(const OpReader& op, int64_t values) {
+    const StateStore& states = op.builder.states();
+    const int state = op.integer("state");
+    op.require(state < states.states(), "there is no state " + std::to_string(state));
+    op.require(states.values(state) == values, "its state has " + std::to_string(states.values(state)) +
+                                                   " values instead of " + std::to_string(values));
+    return state;
+}
+
+void keep_apart(const OpReader& op, const Buffer& written, const Buffer& read) {
+    const bool apart = written.root != read.root || written.offset + written.width <= read.offset ||
+                       read.offset + read.width <= written.offset;
+    op.require(apart, "writes buffer " + written.name + " while it reads " + read.name + ", which lies there too");
+}
+
+GateKind gate_kind(const OpReader& op) {
+    const std::string name = op.text("activation");
+    op.require(name == "none" || name == "sigmoid" || name == "silu", "the activation " + name + " is unknown");
+    if (name == "none") return GateKind::none;
+    return name == "silu" ? GateKind::silu : GateKind::sigmoid;
+}
+
+}  // namespace freetoken

@@ -1,0 +1,79 @@
+// Operations that keep a state of every sequence and read its tokens in order.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "exec/builder.h"
+#include "exec/operation.h"
+#include "exec/state_store.h"
+
+namespace freetoken {
+
+// What one task works on: some heads of a state and of each some columns or rows (of a convolution: no head, some
+// channels). In the state these are `runs` of `width` values, `stride` apart.
+struct StatePart {
+    int head = 0;
+    int heads = 1;
+    int first = 0;
+    int count = 0;
+    size_t offset = 0;  // of the first run
+    int runs = 0;
+    size_t width = 0;
+    size_t stride = 0;
+};
+
+// A state cut into parts in two ways: long runs of memory for a few tokens of a sequence, which read it from memory
+// once each, and parts that stay in the first cache for many.
+struct StateCuts {
+    std::vector<StatePart> few;
+    std::vector<StatePart> many;
+};
+
+// Values that a part should have at most. `few`: enough parts to share out, none above 256 KB.
+struct PartValues {
+    int64_t few;
+    int64_t many;
+
+    PartValues(int64_t state_values, int threads);
+};
+
+// Runs the tokens of every sequence in order, part by part, and copies the state to where it is saved.
+class Recurrence final : public Operation {
+public:
+    // Tokens [token, token + tokens) of the batch, which are of one sequence; `state` is that of all parts.
+    using Body = std::function<void(const StatePart& part, int token, int tokens, float* state)>;
+
+    Recurrence(const StateStore& states, int state, StateCuts cuts, Body body);
+
+    Work prepare(int phase, const Step& step) override;
+    void run(int phase, const Step& step, TaskRange tasks, uint8_t* scratch) override;
+
+private:
+    void run_part(const Step& step, const Sequence& sequence, const StatePart& part) const;
+
+    const StateStore& states_;
+    const int state_;
+    const StateCuts cuts_;
+    const Body body_;
+    const std::vector<StatePart>* parts_ = nullptr;  // of the step under way
+};
+
+// The attribute `state`, checked: the state has so many values.
+int state_of(const OpReader& op, int64_t values);
+
+// Where one buffer is written, no other may be read.
+void keep_apart(const OpReader& op, const Buffer& written, const Buffer& read);
+
+// The activation of a gate or a convolution: none, sigmoid or silu.
+GateKind gate_kind(const OpReader& op);
+
+// A buffer's rows from a token on.
+inline Rows rows_from(const Buffer& buffer, int token) {
+    return {buffer.row(token), buffer.stride};
+}
+inline OutputRows outputs_from(const Buffer& buffer, int token) {
+    return {buffer.row(token), buffer.stride};
+}
+
+}  // namespace freetoken
