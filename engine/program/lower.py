@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.program.angles import rope_table
 from engine.program.ir import Attr, Buffer, Cache, Op, Program, RopeTable, State
 from engine.program.lifetimes import share_storage
+from engine.program.lower_mamba import lower_mamba, lower_mamba2, lower_short_conv
 from engine.program.lower_recurrent import lower_delta_net
-from engine.spec.recurrent import DeltaNet
+from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.rope import Rope
-from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Router, Shared, Spec
+from engine.spec.schema import (
+    Activation,
+    Attention,
+    Dense,
+    Ffn,
+    LatentAttention,
+    Mixer,
+    Moe,
+    Router,
+    Shared,
+    Spec,
+)
 from engine.spec.tensors import tensor_name
 
 RESIDUAL, NORMED, PART = "x", "normed", "part"  # the residual stream, its norm, what a mixer or expert part adds to it
@@ -64,9 +77,21 @@ class _Build:
     def decoder_layer(self, layer: int) -> None:
         self.layer = layer
         mixer, ffn = self.spec.layers[layer].mixer, self.spec.layers[layer].ffn
+        if mixer is not None:
+            self.part("attn_norm", lambda: self.mixer(mixer))
+        if ffn is not None:
+            self.part("ffn_norm", lambda: self.feed_forward(ffn))
+        self.layer_ends.append(len(self.ops))
+
+    def part(self, norm: str, operations: Callable[[], None]) -> None:
+        """Norm, what `operations` make of it, and its addition to the residual stream."""
         normed = self.buffer(NORMED, self.spec.hidden_size)
         part = self.buffer(PART, self.spec.hidden_size)
-        self.norm(RESIDUAL, normed, "attn_norm")
+        self.norm(RESIDUAL, normed, norm)
+        operations()
+        self.op("add", (RESIDUAL, part), (RESIDUAL,), scale=self.spec.residual_scale)
+
+    def mixer(self, mixer: Mixer) -> None:
         match mixer:
             case Attention():
                 self.attention(mixer)
@@ -74,15 +99,19 @@ class _Build:
                 self.latent_attention(mixer)
             case DeltaNet():
                 lower_delta_net(self, mixer, NORMED, PART)
-        self.op("add", (RESIDUAL, part), (RESIDUAL,), scale=self.spec.residual_scale)
-        self.norm(RESIDUAL, normed, "ffn_norm")
+            case Mamba():
+                lower_mamba(self, mixer, NORMED, PART)
+            case Mamba2():
+                lower_mamba2(self, mixer, NORMED, PART)
+            case ShortConv():
+                lower_short_conv(self, mixer, self.spec.hidden_size, NORMED, PART)
+
+    def feed_forward(self, ffn: Ffn) -> None:
         match ffn:
             case Dense():
-                self.gated("ffn", ffn.width, ffn.activation, part, bias=ffn.bias)
+                self.two_layers("ffn", ffn.width, ffn.activation, PART, bias=ffn.bias)
             case Moe():
                 self.moe(ffn)
-        self.op("add", (RESIDUAL, part), (RESIDUAL,), scale=self.spec.residual_scale)
-        self.layer_ends.append(len(self.ops))
 
     def head(self) -> None:
         self.layer = -1
@@ -186,13 +215,18 @@ class _Build:
 
     # --- feed-forward parts: from NORMED to PART
 
-    def gated(self, keys: str, width: int, activation: Activation, out: str, bias: bool = False) -> None:
-        """Writes `down(act(gate(x), up(x)))` of the weights under `keys` to the buffer `out`."""
-        gate, up = self.buffer("gate", width), self.buffer("up", width)
+    def two_layers(self, keys: str, width: int, activation: Activation, out: str, bias: bool = False) -> None:
+        """Writes `down(act(gate(x), up(x)))` of the weights under `keys`, or `down(act(up(x)))`, to `out`."""
         biases = {f"{keys}.{name}": bias for name in ("gate", "up", "down")}
-        self.linears(NORMED, {gate: f"{keys}.gate", up: f"{keys}.up"}, biases)
-        self.op("glu", (gate, up), (gate,), **_activation(activation))
-        self.linears(gate, {out: f"{keys}.down"}, biases)
+        if activation.is_gated:
+            hidden, up = self.buffer("gate", width), self.buffer("up", width)
+            self.linears(NORMED, {hidden: f"{keys}.gate", up: f"{keys}.up"}, biases)
+            self.op("glu", (hidden, up), (hidden,), **_activation(activation))
+        else:
+            hidden = self.buffer("up", width)
+            self.linears(NORMED, {hidden: f"{keys}.up"}, biases)
+            self.op("relu2", (hidden,), (hidden,))
+        self.linears(hidden, {out: f"{keys}.down"}, biases)
 
     def moe(self, moe: Moe) -> None:
         router = moe.router
@@ -206,11 +240,11 @@ class _Build:
         self.op("experts", (NORMED, ids, weights), (PART,), layer=moe_layer, **_activation(moe.experts.activation))
         self.moe_layers += 1
         if moe.shared is not None:
-            self.shared_experts(moe.shared)
+            self.shared_experts(moe.shared, moe.experts.activation)
 
-    def shared_experts(self, shared: Shared) -> None:
+    def shared_experts(self, shared: Shared, activation: Activation) -> None:
         out = self.buffer("shared", self.spec.hidden_size)
-        self.gated("shared", shared.width, Activation(), out)
+        self.two_layers("shared", shared.width, activation, out)
         if shared.gated:
             gate = self.buffer("shared_gate", 1)
             self.linears(NORMED, {gate: "shared.sigmoid_gate"})

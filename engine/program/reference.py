@@ -259,7 +259,9 @@ class ReferenceExecutor:
         for token, chosen in enumerate(ids.tolist()):
             for place, expert in enumerate(chosen):
                 tensors = self._expert(int(op.attrs["layer"]), expert)
-                hidden = _activate(op, _product(tensors, "gate", x[token]), _product(tensors, "up", x[token]))
+                up = _product(tensors, "up", x[token])
+                gate = _product(tensors, "gate", x[token]) if "gate" in tensors else up
+                hidden = _activate(op, gate, up)
                 out[token] += weights[token, place] * _product(tensors, "down", hidden)
                 self._experts_run += 1
         step.buffers[op.writes[0]][:] = out
@@ -319,6 +321,8 @@ def _open_groups(op: Op, choice: Tensor) -> Tensor:
 def _activate(op: Op, gate: Tensor, up: Tensor) -> Tensor:
     if op.attrs["activation"] == "silu":
         return torch.nn.functional.silu(gate) * up
+    if op.attrs["activation"] == "relu2":
+        return up.relu().square()
     limit, alpha = float(op.attrs["limit"]), float(op.attrs["alpha"])
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1) * gate * torch.sigmoid(alpha * gate)

@@ -78,6 +78,26 @@ def _delta_rule(op: Op, step: RecurrentStep) -> None:
     _over_tokens(op, step, advance)
 
 
+def _ssm(op: Op, step: RecurrentStep) -> None:
+    """Per head: D = clamp(softplus(dt + dt_bias)); S = exp(-D exp(a_log)) S + D x B^T; y = S C + d x."""
+    heads, head_dim, groups, state_dim = (int(op.attrs[name]) for name in ("heads", "head_dim", "groups", "state_dim"))
+    x, dt, b, c = (step.buffers[name] for name in op.reads)
+    a_log, d, dt_bias = (step.weight(name) for name in op.weights)
+    steps = softplus(dt + dt_bias).clamp(min=float(op.attrs["dt_min"]), max=float(op.attrs["dt_max"]) or None)
+    rates = -a_log.exp().view(heads, 1, -1)
+    x = x.reshape(len(x), heads, head_dim)
+    b, c = (v.reshape(len(v), groups, state_dim).repeat_interleave(heads // groups, 1) for v in (b, c))
+    out = step.buffers[op.writes[0]].view(len(x), heads, head_dim)
+
+    def advance(state: Tensor, token: int) -> None:
+        memory, size = state.view(heads, head_dim, state_dim), steps[token].view(heads, 1, 1)
+        memory *= (size * rates).exp()
+        memory += size * b[token, :, None, :] * x[token, :, :, None]
+        out[token] = (memory * c[token, :, None, :]).sum(-1) + d[:, None] * x[token]
+
+    _over_tokens(op, step, advance)
+
+
 def _decay(op: Op, step: RecurrentStep) -> None:
     """g = -exp(a_log[h]) * softplus(a + dt_bias)."""
     a, heads = step.buffers[op.reads[0]], int(op.attrs["heads"])
@@ -132,4 +152,5 @@ RECURRENT_OPERATIONS: Mapping[str, Callable[[Op, RecurrentStep], None]] = {
     "gated_norm": _gated_norm,
     "l2_norm": _l2_norm,
     "relu2": _relu2,
+    "ssm": _ssm,
 }

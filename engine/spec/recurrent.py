@@ -63,3 +63,86 @@ class DeltaNet:
     def decay_width(self) -> int:
         """Decays of a token: one a head, or one a key channel of every head."""
         return self.heads * self.k_dim if self.decay_rank else self.heads
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """Selective state space (Gu and Dao 2023, arXiv 2312.00752): every channel has a state and rates of its own.
+
+    The time step comes through `step_rank` values, which are normed, as the state's input and output are (Jamba).
+    """
+
+    kind: ClassVar[str] = "mamba"
+    channels: int
+    state_dim: int
+    step_rank: int
+    kernel: int  # tokens that the convolution sees, its own among them
+    norm_eps: float
+    bias: bool = False  # of the projections from and to the hidden state
+    conv_bias: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive(
+            channels=self.channels, state_dim=self.state_dim, step_rank=self.step_rank, norm_eps=self.norm_eps
+        )
+        _require_kernel(self.kernel)
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """State space with one rate and one time step a head (Dao and Gu 2024, arXiv 2405.21060).
+
+    The state's input and output are shared by the heads of a group; the output's norm is over a group. Time steps lie
+    between `step_min` and `step_max` (0: no upper bound).
+    """
+
+    kind: ClassVar[str] = "mamba2"
+    heads: int
+    head_dim: int
+    groups: int
+    state_dim: int
+    kernel: int  # tokens that the convolution sees, its own among them
+    norm_eps: float
+    step_min: float = 0.0
+    step_max: float = 0.0
+    bias: bool = False  # of the projections from and to the hidden state
+    conv_bias: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive(
+            heads=self.heads,
+            head_dim=self.head_dim,
+            groups=self.groups,
+            state_dim=self.state_dim,
+            norm_eps=self.norm_eps,
+        )
+        require(self.heads % self.groups == 0, f"{self.heads} heads cannot share {self.groups} groups evenly")
+        _require_kernel(self.kernel)
+        bounded = self.step_min >= 0 and (self.step_max == 0 or self.step_max >= self.step_min)
+        require(bounded, f"time steps cannot lie between {self.step_min} and {self.step_max}")
+
+    @property
+    def width(self) -> int:
+        """Values of all heads of a token."""
+        return self.heads * self.head_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels that the convolution passes over: of all heads, and the input and output of each group's state."""
+        return self.width + 2 * self.groups * self.state_dim
+
+
+@dataclass(frozen=True)
+class ShortConv:
+    """A convolution between two gates (LFM2): out = C * conv(B * x), where B, C and x are as wide as the model."""
+
+    kind: ClassVar[str] = "short_conv"
+    kernel: int  # tokens that the convolution sees, its own among them
+    bias: bool = False  # of the projections and of the convolution
+
+    def __post_init__(self) -> None:
+        _require_kernel(self.kernel)
+
+
+def _require_kernel(kernel: int) -> None:
+    require(kernel > 1, f"a convolution must see more than {kernel} tokens")

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Self
 from engine.base.errors import CorruptFileError
 from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
-from engine.spec.recurrent import DeltaNet
+from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.rope import Rope
 
-ACTIVATIONS = ("silu", "clamped_silu")
+ACTIVATIONS = ("silu", "clamped_silu", "relu2")
 QK_NORMS = ("none", "head", "full")
 REMEDY = "Convert the model again, with this release."
 MOST_LAYERS, MOST_EXPERTS = 1024, 4096
@@ -24,7 +24,10 @@ SCORINGS = ("softmax", "sigmoid", "softmax_topk")
 
 @dataclass(frozen=True)
 class Activation:
-    """How gate and up become one: `silu(gate) * up`, or its clamped form, which uses `alpha` and `limit`."""
+    """How gate and up become one: `silu(gate) * up`, or its clamped form, which uses `alpha` and `limit`.
+
+    With `relu2` there is no gate: `max(up, 0)^2`.
+    """
 
     name: str = "silu"
     alpha: float = 1.0
@@ -32,7 +35,13 @@ class Activation:
 
     def __post_init__(self) -> None:
         require(self.name in ACTIVATIONS, f"the activation must be one of {', '.join(ACTIVATIONS)}, not {self.name}")
-        require(self.name == "silu" or self.limit > 0, f"{self.name} needs a positive limit, not {self.limit}")
+        unclamped = self.name != "clamped_silu"
+        require(unclamped or self.limit > 0, f"{self.name} needs a positive limit, not {self.limit}")
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether there is a gate beside up."""
+        return self.name != "relu2"
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Dense:
-    """A gated feed-forward part that every token passes."""
+    """A feed-forward part that every token passes."""
 
     kind: ClassVar[str] = "dense"
     width: int
@@ -148,7 +157,10 @@ class Experts:
 
 @dataclass(frozen=True)
 class Shared:
-    """The shared experts of one layer, run for every token as one of their joint width."""
+    """The shared experts of one layer, run for every token as one of their joint width.
+
+    Between their matrices stands what stands between those of the routed experts.
+    """
 
     width: int
     gated: bool = False  # their output is multiplied by the sigmoid of one learned projection
@@ -177,16 +189,19 @@ class Moe:
         )
 
 
-Mixer = Attention | LatentAttention | DeltaNet
+Mixer = Attention | LatentAttention | DeltaNet | Mamba | Mamba2 | ShortConv
 Ffn = Dense | Moe
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer: norm, mixer, add; norm, feed-forward, add."""
+    """One decoder layer: norm, mixer, add; norm, feed-forward, add. Some models have layers of one of the two parts."""
 
-    mixer: Attention | LatentAttention | DeltaNet
-    ffn: Dense | Moe
+    mixer: Attention | LatentAttention | DeltaNet | Mamba | Mamba2 | ShortConv | None
+    ffn: Dense | Moe | None
+
+    def __post_init__(self) -> None:
+        require(self.mixer is not None or self.ffn is not None, "a layer must have a mixer or a feed-forward part")
 
 
 @dataclass(frozen=True)
@@ -221,12 +236,15 @@ class Spec:
 
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON values. Mixers and feed-forward parts that are alike are written once."""
-        mixers = list(dict.fromkeys(layer.mixer for layer in self.layers))
-        ffns = list(dict.fromkeys(layer.ffn for layer in self.layers))
+        mixers = list(dict.fromkeys(layer.mixer for layer in self.layers if layer.mixer))
+        ffns = list(dict.fromkeys(layer.ffn for layer in self.layers if layer.ffn))
         plain = {field.name: to_plain(getattr(self, field.name)) for field in fields(self) if field.name != "layers"}
         plain["mixers"] = to_plain(tuple(mixers))
         plain["ffns"] = to_plain(tuple(ffns))
-        plain["layers"] = [[mixers.index(layer.mixer), ffns.index(layer.ffn)] for layer in self.layers]
+        plain["layers"] = [
+            [mixers.index(layer.mixer) if layer.mixer else None, ffns.index(layer.ffn) if layer.ffn else None]
+            for layer in self.layers
+        ]
         return plain
 
     @classmethod
@@ -254,7 +272,12 @@ def _with_layers_spelt_out(data: Any) -> dict[str, Any]:
 
 def _spelt_out(pair: Any, mixers: list[Any], ffns: list[Any], where: str) -> dict[str, Any]:
     match pair:
-        case [int(mixer), int(ffn)] if 0 <= mixer < len(mixers) and 0 <= ffn < len(ffns):
-            return {"mixer": mixers[mixer], "ffn": ffns[ffn]}
+        case [mixer, ffn] if _names_one_of(mixers, mixer) and _names_one_of(ffns, ffn):
+            return {"mixer": None if mixer is None else mixers[mixer], "ffn": None if ffn is None else ffns[ffn]}
     message = f"{where} must name a mixer and a feed-forward part by number, not {shortened(pair)}."
     raise CorruptFileError(message, REMEDY)
+
+
+def _names_one_of(parts: list[Any], number: Any) -> bool:
+    """Whether `number` is the place of one of the parts, or None, which stands for none."""
+    return number is None or (type(number) is int and 0 <= number < len(parts))

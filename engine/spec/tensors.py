@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.spec.recurrent import DeltaNet
-from engine.spec.schema import Attention, Dense, Experts, LatentAttention, Moe, Router, Shared, Spec
+from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
+from engine.spec.schema import Activation, Attention, Dense, Experts, LatentAttention, Moe, Router, Shared, Spec
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,12 @@ def layer_tensors(spec: Spec, layer: int) -> tuple[Wanted, ...]:
 def expert_tensors(spec: Spec, experts: Experts) -> tuple[Wanted, ...]:
     """What the record of one expert holds."""
     hidden, width = spec.hidden_size, experts.width
-    matrices = (Wanted("gate", width, hidden), Wanted("up", width, hidden), Wanted("down", hidden, width))
-    biases = (_vector("gate_bias", width), _vector("up_bias", width), _vector("down_bias", hidden))
-    return matrices + (biases if experts.bias else ())
+    gate = (Wanted("gate", width, hidden),) if experts.activation.is_gated else ()
+    matrices = (*gate, Wanted("up", width, hidden), Wanted("down", hidden, width))
+    if not experts.bias:
+        return matrices
+    gate_bias = (_vector("gate_bias", width),) if experts.activation.is_gated else ()
+    return (*matrices, *gate_bias, _vector("up_bias", width), _vector("down_bias", hidden))
 
 
 def _vector(key: str, length: int) -> Wanted:
@@ -68,7 +71,8 @@ def _vector(key: str, length: int) -> Wanted:
 def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
     hidden = spec.hidden_size
     mixer, ffn = spec.layers[layer].mixer, spec.layers[layer].ffn
-    yield _vector("attn_norm", hidden)
+    if mixer is not None:
+        yield _vector("attn_norm", hidden)
     match mixer:
         case Attention():
             yield from _attention(mixer, hidden)
@@ -76,13 +80,20 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             yield from _latent_attention(mixer, hidden)
         case DeltaNet():
             yield from _delta_net(mixer, hidden)
-    yield _vector("ffn_norm", hidden)
+        case Mamba():
+            yield from _mamba(mixer, hidden)
+        case Mamba2():
+            yield from _mamba2(mixer, hidden)
+        case ShortConv():
+            yield from _short_conv(mixer, hidden)
+    if ffn is not None:
+        yield _vector("ffn_norm", hidden)
     match ffn:
         case Dense():
-            yield from _gated("ffn", hidden, ffn.width, ffn.bias)
+            yield from _feed_forward("ffn", hidden, ffn.width, ffn.activation, ffn.bias)
         case Moe():
             yield from _router(ffn.router, ffn.experts.count, hidden)
-            yield from _shared(ffn.shared, hidden)
+            yield from _shared(ffn.shared, hidden, ffn.experts.activation)
 
 
 def _attention(mixer: Attention, hidden: int) -> Iterator[Wanted]:
@@ -149,12 +160,61 @@ def _through(rank: int, key: str, rows: int, hidden: int, heads: int) -> Iterato
     yield Wanted(key, rows, rank or hidden, heads)
 
 
-def _gated(prefix: str, hidden: int, width: int, bias: bool) -> Iterator[Wanted]:
-    yield Wanted(f"{prefix}.gate", width, hidden)
+def _mamba(mixer: Mamba, hidden: int) -> Iterator[Wanted]:
+    channels = mixer.channels
+    yield from _projections(hidden, {"mamba.in": channels, "mamba.gate": channels}, mixer.bias)
+    yield from _conv("mamba.conv", channels * mixer.kernel, channels if mixer.conv_bias else 0)
+    for name, rows in (("step", mixer.step_rank), ("b", mixer.state_dim), ("c", mixer.state_dim)):
+        yield Wanted("mamba.step_a" if name == "step" else f"mamba.{name}", rows, channels)
+        yield _vector(f"mamba.{name}_norm", rows)
+    yield Wanted("mamba.step", channels, mixer.step_rank)
+    yield _vector("mamba.dt_bias", channels)
+    yield _vector("mamba.a_log", channels * mixer.state_dim)
+    yield _vector("mamba.d", channels)
+    yield from _projection("mamba.o", hidden, channels, mixer.bias)
+
+
+def _mamba2(mixer: Mamba2, hidden: int) -> Iterator[Wanted]:
+    outputs = {"mamba.gate": mixer.width, "mamba.in": mixer.conv_width, "mamba.step": mixer.heads}
+    yield from _projections(hidden, outputs, mixer.bias)
+    yield from _conv("mamba.conv", mixer.conv_width * mixer.kernel, mixer.conv_width if mixer.conv_bias else 0)
+    for name in ("dt_bias", "a_log", "d"):
+        yield _vector(f"mamba.{name}", mixer.heads)
+    yield _vector("mamba.norm", mixer.width)
+    yield from _projection("mamba.o", hidden, mixer.width, mixer.bias)
+
+
+def _short_conv(mixer: ShortConv, hidden: int) -> Iterator[Wanted]:
+    yield from _projections(hidden, dict.fromkeys(("conv.before", "conv.after", "conv.x"), hidden), mixer.bias)
+    yield from _conv("conv.w", hidden * mixer.kernel, hidden if mixer.bias else 0)
+    yield from _projection("conv.o", hidden, hidden, mixer.bias)
+
+
+def _projections(hidden: int, outputs: dict[str, int], bias: bool) -> Iterator[Wanted]:
+    for key, width in outputs.items():
+        yield from _projection(key, width, hidden, bias)
+
+
+def _projection(key: str, rows: int, cols: int, bias: bool) -> Iterator[Wanted]:
+    yield Wanted(key, rows, cols)
+    if bias:
+        yield _vector(f"{key}_bias", rows)
+
+
+def _conv(key: str, weights: int, biases: int) -> Iterator[Wanted]:
+    yield _vector(key, weights)
+    if biases:
+        yield _vector(f"{key}_bias", biases)
+
+
+def _feed_forward(prefix: str, hidden: int, width: int, activation: Activation, bias: bool) -> Iterator[Wanted]:
+    if activation.is_gated:
+        yield Wanted(f"{prefix}.gate", width, hidden)
     yield Wanted(f"{prefix}.up", width, hidden)
     yield Wanted(f"{prefix}.down", hidden, width)
     if bias:
-        yield _vector(f"{prefix}.gate_bias", width)
+        if activation.is_gated:
+            yield _vector(f"{prefix}.gate_bias", width)
         yield _vector(f"{prefix}.up_bias", width)
         yield _vector(f"{prefix}.down_bias", hidden)
 
@@ -167,9 +227,9 @@ def _router(router: Router, count: int, hidden: int) -> Iterator[Wanted]:
         yield _vector("router_choice_bias", count)
 
 
-def _shared(shared: Shared | None, hidden: int) -> Iterator[Wanted]:
+def _shared(shared: Shared | None, hidden: int, activation: Activation) -> Iterator[Wanted]:
     if shared is None:
         return
-    yield from _gated("shared", hidden, shared.width, bias=False)
+    yield from _feed_forward("shared", hidden, shared.width, activation, bias=False)
     if shared.gated:
         yield Wanted("shared.sigmoid_gate", 1, hidden)
