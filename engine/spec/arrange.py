@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -120,20 +121,27 @@ class _Plan:
         return dict(counts)
 
     def _pieces(self, wanted: Wanted, group: Mapping[str, Wanted], place: _Place) -> tuple[Piece, ...]:
-        source, tensor = self._source(wanted.key, place)
-        if tensor not in self.tensors:
-            self.missing[tensor] = None
+        source = self._source(wanted.key, place)
+        names = [source.tensor(place.layer, place.expert, part) for part in range(len(source.parts))]
+        missing = [name for name in names if name not in self.tensors]
+        self.missing.update(dict.fromkeys(missing))
+        if missing:
             return ()
-        held = tuple(group[key] for key in source.holds)
+        return tuple(piece for name in names for piece in self._cut(source, name, wanted, group, place))
+
+    def _cut(
+        self, source: Source, tensor: str, wanted: Wanted, group: Mapping[str, Wanted], place: _Place
+    ) -> Iterable[Piece]:
+        """The pieces of one checkpoint tensor."""
+        held = tuple(_part(group[key], len(source.parts)) for key in source.holds)
         stacked_experts = place.experts if place.expert >= 0 and not source.per_expert else 0
-        self._check_shape(tensor, _expected_shape(source, held, stacked_experts))
+        self._check_shape(tensor, _expected_shape(source, held, stacked_experts), source.flat)
         self.used.add(tensor)
         if source.flipped:
             self._check_transposable(tensor)
-        pieces = _cut(source, wanted, held, tensor, place.expert if stacked_experts else -1)
-        if self._has_to_be_plain(wanted, source, tensor):
-            pieces = (replace(piece, plain=True) for piece in pieces)
-        return tuple(pieces)
+        pieces = _cut(source, source.holds.index(wanted.key), held, tensor, place.expert if stacked_experts else -1)
+        plain = self._has_to_be_plain(wanted, source, tensor)
+        return (replace(piece, plain=plain, plus=source.plus) if plain or source.plus else piece for piece in pieces)
 
     def _has_to_be_plain(self, wanted: Wanted, source: Source, tensor: str) -> bool:
         """Whether a matrix cannot stay as quantised: one that is turned over, or one of parts with an order.
@@ -179,20 +187,19 @@ class _Plan:
             self.by_key[key] = self.names.holding(key)
         return self.by_key[key]
 
-    def _source(self, key: str, place: _Place) -> tuple[Source, str]:
-        """The rule that names a tensor, and the name: the first that the checkpoint has, else the first of all."""
+    def _source(self, key: str, place: _Place) -> Source:
+        """The rule that names a tensor: the first whose tensor the checkpoint has, else the first of all."""
         candidates = self._sources(key)
         if not candidates:
             raise UnsupportedError(f"The family has no name for the tensor {tensor_name(key, place.layer)}.")
         for source in candidates:
-            tensor = source.tensor(place.layer, place.expert)
-            if tensor in self.tensors:
-                return source, tensor
-        return candidates[0], candidates[0].tensor(place.layer, place.expert)
+            if source.tensor(place.layer, place.expert) in self.tensors:
+                return source
+        return candidates[0]
 
-    def _check_shape(self, tensor: str, expected: tuple[int, ...]) -> None:
+    def _check_shape(self, tensor: str, expected: tuple[int, ...], flat: bool = False) -> None:
         shape = tuple(self.tensors[tensor][1])
-        if shape != expected:
+        if shape != expected and not (flat and math.prod(shape) == math.prod(expected)):
             raise CorruptFileError(
                 f"The tensor {tensor} has the shape {list(shape)}, but config.json calls for {list(expected)}.",
                 "Check that config.json and the weights belong together.",
@@ -205,6 +212,13 @@ class _Plan:
                 f"The tensor {tensor} is in {codec}, and would have to be transposed.",
                 f"Use a checkpoint that keeps it in {', '.join(sorted(TRANSPOSABLE))}.",
             )
+
+
+def _part(wanted: Wanted, parts: int) -> Wanted:
+    """What one of several tensors of equal size holds."""
+    if parts == 1:
+        return wanted
+    return replace(wanted, rows=wanted.rows // parts, cols=wanted.cols if wanted.rows else wanted.cols // parts)
 
 
 def _expected_shape(source: Source, held: tuple[Wanted, ...], experts: int) -> tuple[int, ...]:
@@ -221,8 +235,9 @@ def _extent(source: Source, wanted: Wanted) -> int:
     return wanted.cols * wanted.heads if wanted.key in source.transposed else wanted.extent
 
 
-def _cut(source: Source, wanted: Wanted, held: tuple[Wanted, ...], tensor: str, index: int) -> Iterable[Piece]:
-    place = held.index(wanted)
+def _cut(source: Source, place: int, held: tuple[Wanted, ...], tensor: str, index: int) -> Iterable[Piece]:
+    """The pieces of the tensor of ours that is number `place` of those held."""
+    wanted = held[place]
     whole = len(held) == 1
     if source.arrangement == STACKED:
         start = 0 if whole else sum(_extent(source, other) for other in held[:place])

@@ -24,7 +24,8 @@ class Piece:
     A `plain` piece is read as the f32 values that its tensor stands for, with its columns in the order of the input.
     What is quantised in blocks of columns has to be so before it can be transposed; 8-bit floats need not.
 
-    In a `Vector` the tensor is [n], or [m, n] with an `index`, and `start:stop:step` slices its n values.
+    In a `Vector` the tensor is read as its n values in row order, with an `index` those of that index;
+    `start:stop:step` slices them, and `plus` is added to each.
     """
 
     tensor: str
@@ -36,6 +37,7 @@ class Piece:
     col_start: int = 0
     col_stop: int = 0
     plain: bool = False
+    plus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

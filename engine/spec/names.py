@@ -15,6 +15,9 @@ class Source:
     rows of the first, then those of the next. `flipped`: the checkpoint keeps the whole tensor transposed
     ([in, out]). `transposed` are keys that we keep transposed, head by head. A template without `{expert}` that is
     used for an expert has a leading dimension of experts.
+
+    Where the template has a `{part}`, what it holds lies in several tensors of equal size, one for each of `parts`, in
+    this order. Vectors only: `flat` says that the tensor may have any shape of as many values, `plus` is added to each.
     """
 
     template: str
@@ -22,9 +25,13 @@ class Source:
     arrangement: str = STACKED
     flipped: bool = False
     transposed: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ("",)
+    flat: bool = False
+    plus: float = 0.0
 
-    def tensor(self, layer: int, expert: int) -> str:
-        return self.template.format(layer=layer, expert=expert)
+    def tensor(self, layer: int, expert: int, part: int = 0) -> str:
+        """The name of the tensor that holds a part; most have only the one."""
+        return self.template.format(layer=layer, expert=expert, part=self.parts[part])
 
     @property
     def per_expert(self) -> bool:

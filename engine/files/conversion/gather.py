@@ -109,13 +109,14 @@ class Gather:
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
 
     def values(self, vector: Vector) -> npt.NDArray[np.float32]:
-        """The values of a checked vector; f16 and bf16 become f32 without loss."""
+        """The values of a checked vector; f16 and bf16 become f32 without loss, before anything is added."""
         parts = []
         for piece in vector.pieces:
             tensor = self._tensor(piece)
-            raw = tensor.read(0, 1).reshape(-1).view(_VALUE_TYPES[tensor.form])
+            raw = tensor.read(0, row_count(tensor)).reshape(-1).view(_VALUE_TYPES[tensor.form])
             values = raw[_slice(piece.start, piece.stop, piece.step, len(raw))]
-            parts.append(_bf16_values(values) if tensor.form == "bf16" else values.astype(np.float32))
+            plain = _bf16_values(values) if tensor.form == "bf16" else values.astype(np.float32)
+            parts.append(plain + np.float32(piece.plus) if piece.plus else plain)
         whole = np.concatenate(parts)
         return whole[self._order(vector.row_order)] if vector.row_order else whole
 

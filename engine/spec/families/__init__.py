@@ -12,6 +12,7 @@ from engine.spec.arrange import Tensors, arrange
 from engine.spec.families.build import build
 from engine.spec.families.config import Config
 from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
+from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
 from engine.spec.families.record import Family
 from engine.spec.families.sparse import SPARSE_FAMILIES
@@ -21,7 +22,7 @@ from engine.spec.schema import Spec
 __all__ = ["FAMILIES", "Family", "Tensors", "find_family", "layout", "resolve", "spec_from_config"]
 
 FAMILIES: Mapping[str, Family] = {
-    family.name: family for family in (*DENSE_FAMILIES, *SPARSE_FAMILIES, *DEEPSEEK_FAMILIES)
+    family.name: family for family in (*DENSE_FAMILIES, *SPARSE_FAMILIES, *DEEPSEEK_FAMILIES, *DELTA_FAMILIES)
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}
 HEAD = "lm_head.weight"
@@ -34,14 +35,20 @@ def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:
     the checkpoint's to say; only one that is promised in so many words and absent is an error.
     """
     spec = spec_from_config(config)
-    promised = config.get("tie_word_embeddings") is False
+    promised = any(part.get("tie_word_embeddings") is False for part in (config, _decoder(config).data))
     spec = replace(spec, tied_head=HEAD not in tensors and not promised)
     return spec, layout(spec, tensors)
 
 
 def spec_from_config(config: Mapping[str, Any]) -> Spec:
     """Read a config.json. Raises UnsupportedError for an unknown family or setting, CorruptFileError for bad values."""
-    return build(find_family(config), Config(config))
+    return build(find_family(config), _decoder(config))
+
+
+def _decoder(config: Mapping[str, Any]) -> Config:
+    """The part of config.json that describes the decoder."""
+    whole, inside = Config(config), find_family(config).inside
+    return whole.inner(inside) if config.get(inside) is not None else whole
 
 
 def layout(spec: Spec, tensors: Tensors) -> Layout:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from engine.base.errors import UnsupportedError
+from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
 from engine.spec.families.config import Config, key
 from engine.spec.families.positions import context_length, read_rope, yarn_score_scale
 from engine.spec.families.record import (
+    LAYER_TYPES,
     SLIDING_ALL,
     SLIDING_LATE,
     AttentionRule,
@@ -15,6 +17,7 @@ from engine.spec.families.record import (
     MoeRule,
     WindowRule,
 )
+from engine.spec.families.recurrent import recurrent_layers, recurrent_mixer
 from engine.spec.schema import (
     MOST_LAYERS,
     Activation,
@@ -23,6 +26,7 @@ from engine.spec.schema import (
     Experts,
     LatentAttention,
     Layer,
+    Mixer,
     Moe,
     Router,
     Shared,
@@ -31,8 +35,8 @@ from engine.spec.schema import (
 
 LAYERS = key("num_hidden_layers")
 HIDDEN = key("hidden_size")
-LAYER_TYPES = key("layer_types", default=())
 SLIDING, FULL = "sliding_attention", "full_attention"
+DENSE, SPARSE = "dense", "sparse"
 
 
 def build(family: Family, config: Config) -> Spec:
@@ -68,13 +72,23 @@ def _layers(family: Family, config: Config) -> list[Layer]:
     count = config.integer(LAYERS)
     require_positive(num_hidden_layers=count, hidden_size=config.integer(HIDDEN))
     require(count <= MOST_LAYERS, f"{count} layers are more than the {MOST_LAYERS} that any model has")
-    windows = _windows(family.mixer, config, count)
     moe = _moe_layers(family.moe, config, count)
-    mixers = {window: _mixer(family.mixer, config, window) for window in set(windows)}
     experts = _experts(family.moe, config) if family.moe and any(moe) else None
     dense = None if all(moe) else _dense(family, config)
     ffns = [experts if has_experts else dense for has_experts in moe]
-    return [Layer(mixers[window], ffn) for window, ffn in zip(windows, ffns, strict=True) if ffn is not None]
+    mixers = _mixers(family, config, count)
+    return [Layer(mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
+
+
+def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
+    if family.recurrent is None:
+        windows = _windows(family.mixer, config, count)
+        by_window = {window: _mixer(family.mixer, config, window) for window in set(windows)}
+        return [by_window[window] for window in windows]
+    attention = _mixer(family.mixer, config, 0)
+    recurrent = recurrent_mixer(family.recurrent.mixer, config, config.number(family.norm_eps))
+    keep_states = recurrent_layers(family.recurrent, config, count)
+    return [recurrent if keeps_state else attention for keeps_state in keep_states]
 
 
 def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> list[int]:
@@ -114,13 +128,18 @@ def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
     """For every layer whether it has routed experts."""
     if rule is None or not config.integer(rule.count):
         return [False] * count
+    types = config.texts(rule.types)
+    if types:
+        known = len(types) == count and set(types) <= {DENSE, SPARSE}
+        require(known, f"{config.where} must call each of {count} layers {DENSE} or {SPARSE}, not {shortened(types)}")
+        return [name == SPARSE for name in types]
     first, step = config.integer(rule.first_dense), config.integer(rule.step)
     require_positive(decoder_sparse_step=step)
     dense = config.integers(rule.dense_layers)
     return [layer >= first and (layer + 1) % step == 0 and layer not in dense for layer in range(count)]
 
 
-def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Attention | LatentAttention:
+def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Mixer:
     match rule:
         case AttentionRule():
             return _attention(rule, config, window)
@@ -147,6 +166,7 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         o_bias=config.flag(rule.o_bias),
         sinks=rule.sinks,
         window=window,
+        gated=rule.gated,
     )
 
 
@@ -161,7 +181,7 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
         rope_dim=rope_dim,
         v_dim=config.integer(rule.v_dim),
         scale=(nope_dim + rope_dim) ** -0.5 * yarn_score_scale(config),
-        rope=read_rope(config, rule.rope, rope_dim),
+        rope=None if rule.rope is None else read_rope(config, rule.rope, rope_dim),
         norm_eps=rule.norm_eps,
         bias=config.flag(rule.bias),
     )

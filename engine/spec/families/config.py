@@ -21,7 +21,10 @@ REQUIRED: Final = _Required()
 
 @dataclass(frozen=True)
 class Key:
-    """A value of config.json: the first of `names` that is there and not null, else `default`."""
+    """A value of config.json: the first of `names` that is there and not null, else `default`.
+
+    A name with a dot is that of a field of an object inside, `object.field`.
+    """
 
     names: tuple[str, ...]
     default: Any = REQUIRED
@@ -44,11 +47,16 @@ class Config:
         if not isinstance(wanted, Key):
             return wanted
         for name in wanted.names:
-            if self.data.get(name) is not None:
-                return self.data[name]
+            value = self._value(name)
+            if value is not None:
+                return value
         if isinstance(wanted.default, _Required):
             raise CorruptFileError(f"{self.where} lacks {wanted.names[0]}.", REMEDY)
         return wanted.default
+
+    def _value(self, name: str) -> Any:
+        holder, dot, field = name.partition(".")
+        return self.inner(holder).data.get(field) if dot else self.data.get(name)
 
     def integer(self, wanted: Key | int) -> int:
         value = self.raw(wanted)

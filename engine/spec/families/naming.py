@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.spec.names import PER_HEAD, STRIDED, Skipped, Source
 
 LAYER = "model.layers.{layer}."
@@ -18,6 +20,23 @@ NEXT_TOKEN_LAYERS = Skipped(LAYER.replace("{layer}", "{next}") + "*", NEXT_TOKEN
 def in_layer(name: str, *holds: str, arrangement: str = "stacked", flipped: bool = False) -> Source:
     """A tensor of every layer."""
     return Source(LAYER + name, holds, arrangement, flipped)
+
+
+def values_in_layer(name: str, key: str, parts: tuple[str, ...] = ("",)) -> Source:
+    """A vector of every layer that checkpoints keep in another shape, perhaps in `parts`."""
+    return Source(LAYER + name, (key,), parts=parts, flat=True)
+
+
+def zero_centred(sources: tuple[Source, ...], *keys: str) -> tuple[Source, ...]:
+    """The rules for a checkpoint that keeps the norms `keys` as what is added to one."""
+    return tuple(replace(source, plus=1.0) if source.holds[0] in keys else source for source in sources)
+
+
+def also_under(prefix: str, sources: tuple[Source, ...]) -> tuple[Source, ...]:
+    """The rules, and the same again for checkpoints that keep the decoder under `prefix` instead of `model.`."""
+    inner = [source for source in sources if source.template.startswith("model.")]
+    moved = (replace(source, template=prefix + source.template.removeprefix("model.")) for source in inner)
+    return (*sources, *moved)
 
 
 def projections(prefix: str, keys: str, names: tuple[str, ...], suffix: str = "_proj") -> tuple[Source, ...]:

@@ -11,7 +11,7 @@ from engine.spec.families.config import Config, key
 from engine.spec.families.record import RopeRule
 from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 
-CONTEXT = key("max_position_embeddings")
+CONTEXT = key("max_position_embeddings", "model_max_length")
 ORIGINAL_CONTEXT = key("original_max_position_embeddings", default=0)
 Scaling = LinearScaling | YarnScaling | Llama3Scaling | LongScaling | None
 
@@ -25,14 +25,14 @@ def read_rope(config: Config, rule: RopeRule, head_dim: int) -> Rope:
             "Use another model, or a release that knows it.",
         )
     theta = parameters.number(key("rope_theta", default=config.number(key("rope_theta", default=rule.theta))))
-    part_of = key("partial_rotary_factor", default=1.0)
+    part_of = rule.part or key("partial_rotary_factor", default=1.0)
     part = parameters.number(part_of) if "partial_rotary_factor" in parameters.data else config.number(part_of)
-    if part != 1.0:
+    if part != 1.0 and rule.part is None:
         raise UnsupportedError(
             f"{config.where} asks for partial_rotary_factor = {part}; in this family heads are rotated whole.",
             "Use another model, or a release that knows it.",
         )
-    return Rope(theta, head_dim, config.flag(rule.pairs), _read_scaling(config, parameters))
+    return Rope(theta, int(head_dim * part), config.flag(rule.pairs), _read_scaling(config, parameters))
 
 
 def rope_parameters(config: Config) -> Config:

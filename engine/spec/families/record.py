@@ -23,6 +23,7 @@ NOPE_DIM, ROPE_DIM, V_DIM = key("qk_nope_head_dim"), key("qk_rope_head_dim"), ke
 ATTENTION_BIAS = key("attention_bias", default=False)
 DENSE_WIDTH = key("intermediate_size")
 NO_LAYERS = Key((), ())
+LAYER_TYPES = key("layer_types", default=())
 NORM_EPS = key("rms_norm_eps", default=1e-6)
 
 SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN = "all", "late", "even"
@@ -30,10 +31,13 @@ SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN = "all", "late", "even"
 
 @dataclass(frozen=True)
 class RopeRule:
-    """`theta` is the default where config.json names none. Heads are rotated whole."""
+    """`theta` is the default where config.json names none. Without `part` heads are rotated whole, with it that share
+    of their first values.
+    """
 
     theta: float = 10000.0
     pairs: Key | bool = False
+    part: Key | None = None
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,15 @@ class AttentionRule:
     sinks: bool = False
     rope: RopeRule = RopeRule()
     window: WindowRule | None = None
+    gated: bool = False
 
 
 @dataclass(frozen=True)
 class LatentRule:
-    """Multi-head latent attention. `norm_eps` is a constant of the family's model code, not of config.json."""
+    """Multi-head latent attention; without `rope` nothing is rotated.
+
+    `norm_eps` is a constant of the family's model code, not of config.json.
+    """
 
     heads: Key = HEADS
     q_lora_rank: Key = Q_LORA_RANK
@@ -78,7 +86,39 @@ class LatentRule:
     v_dim: Key = V_DIM
     bias: Key | bool = ATTENTION_BIAS
     norm_eps: float = 1e-6
-    rope: RopeRule = RopeRule(pairs=True)
+    rope: RopeRule | None = RopeRule(pairs=True)
+
+
+@dataclass(frozen=True)
+class DeltaRule:
+    """A gated delta net.
+
+    With `low_rank` it decays by a factor of its own in every key channel, and that factor and the output's gate come
+    through as many values as a head has.
+    """
+
+    key_heads: Key
+    heads: Key
+    k_dim: Key
+    v_dim: Key
+    kernel: Key
+    gate_activation: str = "silu"
+    low_rank: bool = False
+
+
+@dataclass(frozen=True)
+class RecurrentRule:
+    """Which layers have the recurrent `mixer` instead of the family's attention.
+
+    A list `types` gives a name for every layer, those of recurrent ones being in `names`; without it `numbers` lists
+    the recurrent layers, counted from 1; without either it is all but every `interval`-th.
+    """
+
+    mixer: DeltaRule
+    names: tuple[str, ...]
+    types: Key = LAYER_TYPES
+    numbers: Key = NO_LAYERS
+    interval: Key | int = 0
 
 
 @dataclass(frozen=True)
@@ -112,8 +152,8 @@ class ActivationRule:
 class MoeRule:
     """Routed experts.
 
-    A layer has them if it is not among the first `first_dense`, its number plus one is a multiple of `step`, and it
-    is not listed in `dense_layers`.
+    A layer has them if a list `types` calls it sparse. Without such a list it must not be among the first
+    `first_dense`, its number plus one a multiple of `step`, and it must not be listed in `dense_layers`.
     """
 
     count: Key
@@ -131,6 +171,7 @@ class MoeRule:
     first_dense: Key | int = 0
     step: Key | int = 1
     dense_layers: Key = NO_LAYERS
+    types: Key = NO_LAYERS
 
 
 @dataclass(frozen=True)
@@ -139,7 +180,8 @@ class Family:
 
     `only` lists, for fields whose other values would need what is not here, the values that are. `tested` are the
     codecs of its weights, or of its experts', in which tests/parity compares it with transformers. `also` are other
-    values of `model_type` under which the same architecture is published.
+    values of `model_type` under which the same architecture is published. `inside` names the object of config.json
+    that describes the decoder where there is more than a decoder; without such an object it is config.json itself.
     """
 
     name: str
@@ -156,3 +198,5 @@ class Family:
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tested: tuple[str, ...] = ("f32",)
     also: tuple[str, ...] = ()
+    recurrent: RecurrentRule | None = None
+    inside: str = ""

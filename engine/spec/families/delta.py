@@ -1,0 +1,177 @@
+"""Families most of whose layers are gated delta nets: Qwen's since Qwen3-Next, and Kimi Linear."""
+
+from __future__ import annotations
+
+from engine.spec.families.config import key
+from engine.spec.families.naming import (
+    DECODER,
+    EXPERTS,
+    GATED,
+    LATENT_ATTENTION,
+    MIXTRAL_EXPERTS,
+    NEXT_TOKEN_LAYERS,
+    SHARED_EXPERT,
+    SKIPPED,
+    also_under,
+    in_layer,
+    projections,
+    values_in_layer,
+    zero_centred,
+)
+from engine.spec.families.record import (
+    AttentionRule,
+    DeltaRule,
+    Family,
+    GroupRule,
+    LatentRule,
+    MoeRule,
+    RecurrentRule,
+    RopeRule,
+    SharedRule,
+)
+from engine.spec.names import PER_HEAD, Names
+
+LINEAR = ("linear_attention",)
+WIDTH = key("moe_intermediate_size")
+
+# --- Qwen
+
+QWEN_ATTENTION = AttentionRule(
+    head_dim=key("head_dim", default=256),
+    qk_norm="head",
+    gated=True,
+    rope=RopeRule(part=key("partial_rotary_factor", default=0.25)),
+)
+QWEN_DELTA = RecurrentRule(
+    DeltaRule(
+        key_heads=key("linear_num_key_heads"),
+        heads=key("linear_num_value_heads"),
+        k_dim=key("linear_key_head_dim"),
+        v_dim=key("linear_value_head_dim"),
+        kernel=key("linear_conv_kernel_dim"),
+    ),
+    names=LINEAR,
+    interval=key("full_attention_interval", default=4),
+)
+QWEN_SHARED = SharedRule(key("shared_expert_intermediate_size"), gated=True)
+# Norms are kept as what is added to one, but for those behind a delta net.
+NORMS = ("final_norm", "attn_norm", "ffn_norm", "attn.q_norm", "attn.k_norm")
+QWEN_SOURCES = (
+    in_layer("self_attn.q_proj.weight", "attn.q", "attn.gate", arrangement=PER_HEAD),
+    *zero_centred(DECODER, *NORMS),
+    *EXPERTS,
+    *SHARED_EXPERT,
+    # all heads of a kind together, or the heads of all kinds that share a key head
+    in_layer("linear_attn.in_proj_qkv.weight", "delta.q", "delta.k", "delta.v"),
+    in_layer("linear_attn.in_proj_z.weight", "delta.gate"),
+    in_layer("linear_attn.in_proj_b.weight", "delta.beta"),
+    in_layer("linear_attn.in_proj_a.weight", "delta.decay"),
+    in_layer("linear_attn.in_proj_qkvz.weight", "delta.q", "delta.k", "delta.v", "delta.gate", arrangement=PER_HEAD),
+    in_layer("linear_attn.in_proj_ba.weight", "delta.beta", "delta.decay", arrangement=PER_HEAD),
+    values_in_layer("linear_attn.conv1d.weight", "delta.conv"),
+    in_layer("linear_attn.A_log", "delta.a_log"),
+    in_layer("linear_attn.dt_bias", "delta.dt_bias"),
+    in_layer("linear_attn.norm.weight", "delta.norm"),
+    in_layer("linear_attn.out_proj.weight", "delta.o"),
+)
+
+QWEN3_NEXT = Family(
+    name="qwen3_next",
+    architecture="Qwen3NextForCausalLM",
+    names=Names(QWEN_SOURCES, SKIPPED),
+    mixer=QWEN_ATTENTION,
+    recurrent=QWEN_DELTA,
+    moe=MoeRule(
+        count=key("num_experts", default=0),
+        top_k=key("num_experts_per_tok"),
+        width=WIDTH,
+        normalize=key("norm_topk_prob", default=True),
+        shared=QWEN_SHARED,
+        step=key("decoder_sparse_step", default=1),
+        dense_layers=key("mlp_only_layers", default=()),
+    ),
+    only={"attention_bias": (False,), "use_sliding_window": (False,)},
+)
+
+QWEN3_5_MOE = Family(
+    name="qwen3_5_moe",
+    architecture="Qwen3_5MoeForConditionalGeneration",
+    names=Names(also_under("model.language_model.", QWEN_SOURCES), SKIPPED),
+    inside="text_config",
+    mixer=QWEN_ATTENTION,
+    recurrent=QWEN_DELTA,
+    moe=MoeRule(
+        count=key("num_experts"),
+        top_k=key("num_experts_per_tok"),
+        width=WIDTH,
+        normalize=True,
+        shared=QWEN_SHARED,
+    ),
+    dense_width=None,
+    only={"attention_bias": (False,), "attn_output_gate": (True,), "norm_topk_prob": (True,)},
+    also=("qwen3_5_moe_text",),  # the decoder by itself
+)
+
+# --- Kimi
+
+KIMI_LINEAR = Family(
+    name="kimi_linear",
+    architecture="KimiLinearForCausalLM",
+    names=Names(
+        (
+            *LATENT_ATTENTION,
+            *DECODER,
+            *MIXTRAL_EXPERTS,
+            in_layer("block_sparse_moe.gate.e_score_correction_bias", "router_choice_bias"),
+            *projections("block_sparse_moe.shared_experts", "shared.", GATED),
+            *projections("self_attn", "delta.", ("q", "k", "v", "o")),
+            values_in_layer("self_attn.{part}_conv1d.weight", "delta.conv", parts=("q", "k", "v")),
+            in_layer("self_attn.f_a_proj.weight", "delta.decay_a"),
+            in_layer("self_attn.f_b_proj.weight", "delta.decay"),
+            in_layer("self_attn.g_a_proj.weight", "delta.gate_a"),
+            in_layer("self_attn.g_b_proj.weight", "delta.gate"),
+            in_layer("self_attn.b_proj.weight", "delta.beta"),
+            values_in_layer("self_attn.A_log", "delta.a_log"),
+            in_layer("self_attn.dt_bias", "delta.dt_bias"),
+            in_layer("self_attn.o_norm.weight", "delta.norm"),
+        ),
+        (*SKIPPED, NEXT_TOKEN_LAYERS),
+    ),
+    mixer=LatentRule(rope=None),
+    recurrent=RecurrentRule(
+        DeltaRule(
+            key_heads=key("linear_attn_config.num_heads", "linear_num_heads"),
+            heads=key("linear_attn_config.num_heads", "linear_num_heads"),
+            k_dim=key("linear_attn_config.head_dim", "linear_head_dim"),
+            v_dim=key("linear_attn_config.head_dim", "linear_head_dim"),
+            kernel=key("linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim"),
+            gate_activation="sigmoid",
+            low_rank=True,
+        ),
+        names=LINEAR,
+        numbers=key("linear_attn_config.kda_layers", default=()),
+    ),
+    moe=MoeRule(
+        count=key("num_experts", "num_local_experts"),
+        top_k=key("num_experts_per_token", "num_experts_per_tok"),
+        width=WIDTH,
+        scoring="sigmoid",
+        normalize=key("moe_renormalize", "norm_topk_prob", default=True),
+        scale=key("routed_scaling_factor", default=1.0),
+        groups=GroupRule(key("num_expert_group", "n_group", default=1), key("topk_group", default=1), group_top=2),
+        choice_bias=True,
+        shared=SharedRule(WIDTH, count=key("num_shared_experts", "n_shared_experts", default=0)),
+        first_dense=key("first_k_dense_replace", default=0),
+        types=key("mlp_layer_types", default=()),
+    ),
+    norm_eps=key("rms_norm_eps", default=1e-5),
+    only={
+        "moe_router_activation_func": ("sigmoid",),
+        "mla_use_nope": (True,),
+        "moe_layer_freq": (1,),
+        "use_grouped_topk": (True,),
+        "num_nextn_predict_layers": (0,),
+    },
+)
+
+DELTA_FAMILIES = (QWEN3_NEXT, QWEN3_5_MOE, KIMI_LINEAR)
