@@ -110,7 +110,8 @@ class Text:
         tokens, but single ones.
         """
         spelling, guard = self._vocabulary.text_of, self._vocabulary.guard
-        sources = "\n".join([*self._sources.values(), *self._variables.values()])
+        written = "\n".join(self._sources.values())
+        sources = "\n".join([written, *(text for name, text in self._variables.items() if name in written)])
         tokens = {token for token in self._vocabulary.control_ids if has_subject(spelling(token))}
         tokens |= {token for token in self._vocabulary.control_ids if spelling(token) in sources} | self.eos_ids
         markers = map(self._vocabulary.id_of, plain_markers(self._sources.values(), guard.tokens))

@@ -1,5 +1,7 @@
 """Tiny checkpoints for the tests of text: tokenizers made here, with the templates of tests/data/text."""
 
+# ruff: noqa: RUF001 - full-width bars are what some checkpoints write
+
 from __future__ import annotations
 
 import json
@@ -136,6 +138,39 @@ def spaces(folder: Path) -> Path:
     return save(folder, tokenizer, "chatml", eos_token="<|im_end|>")
 
 
+def bars(folder: Path) -> Path:
+    """Names between full-width bars, those of tool use not special; `<think>` is ordinary text here."""
+    tokenizer = byte_level(words=WORDS)
+    names = ("begin▁of▁sentence", "end▁of▁sentence", "User", "Assistant")
+    tokenizer.add_special_tokens(special(*(f"<｜{name}｜>" for name in names)))
+    tools = ("tool▁calls", "tool▁call", "tool▁outputs", "tool▁output")
+    tokenizer.add_tokens(
+        soft(*(f"<｜{name}▁{edge}｜>" for name in tools for edge in ("begin", "end")), "<｜tool▁sep｜>")
+    )
+    ends = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}
+    return save(folder, tokenizer, "bars", **ends)
+
+
+def channels(folder: Path) -> Path:
+    tokenizer = byte_level(words=WORDS)
+    names = ("start", "end", "message", "channel", "return", "call", "endoftext")
+    tokenizer.add_special_tokens(special(*(f"<|{name}|>" for name in names)))
+    return save(folder, tokenizer, "channels", eos_token="<|return|>")
+
+
+def plain_markers(folder: Path) -> Path:
+    """The template of `thinking` with a tokenizer to which its markers are ordinary text."""
+    tokenizer = byte_level(words=WORDS)
+    tokenizer.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    return save(folder, tokenizer, "thinking", eos_token="<|im_end|>")
+
+
+def plain_brackets(folder: Path) -> Path:
+    """Turns between brackets that are ordinary text, as in the first mixtral."""
+    return save(folder, sentence_piece(), "brackets", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
 MODELS: dict[str, Callable[[Path], Path]] = {
-    make.__name__: make for make in (chatml, headers, brackets, brackets_legacy, thinking, spelled, spaces)
+    make.__name__: make
+    for make in (chatml, headers, brackets, brackets_legacy, thinking, spelled, spaces, bars, channels, plain_markers)
 }
