@@ -126,7 +126,7 @@ def _rows(result: dict[str, Any]) -> list[dict[str, str]]:
     for prompt in result["prompts"]:
         rows.append({"test": f"prompt {prompt['tokens']}", **_rate(prompt["rate"]), "bytes": "", "share": ""})
     for decode in result["decodes"]:
-        size = decode["dense_bytes"] + decode["expert_bytes"] + decode["kv_bytes"]
+        size = sum(decode[f"{part}_bytes"] for part in ("dense", "expert", "state", "kv"))
         rows.append(
             {
                 "test": f"decode at {decode['depth']}",

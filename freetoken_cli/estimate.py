@@ -208,9 +208,9 @@ def _expected_speed(
     measured = [entry.rate for entry in profile.experts if entry.codec in codecs]
 
     def tokens_a_second(of: Callable[[Rate], float]) -> float:
-        """Dense weights at the read rate; experts at that of their codec, or the read rate if it was not measured."""
+        """Dense weights and states at the read rate; experts at that of their codec, or that rate if none was measured."""
         experts = min(of(rate) for rate in (*measured, read))
-        return 1e9 / (sizes.dense / of(read) + sizes.experts / experts)
+        return 1e9 / ((sizes.dense + sizes.states) / of(read) + sizes.experts / experts)
 
     figures = (lambda rate: rate.median, lambda rate: rate.low, lambda rate: rate.high)
     return Speed(*map(tokens_a_second, figures)), ""

@@ -48,15 +48,17 @@ class WeightBytes:
 
 @dataclass(frozen=True)
 class StepBytes:
-    """Bytes that one decoded token reads: dense weights, its experts' records, and keys and values by depth."""
+    """Bytes that one decoded token moves: dense weights, its experts' records, states (read and written), and keys and
+    values by depth."""
 
     dense: int
     experts: int
+    states: int
     kv: Callable[[int], int] = field(compare=False)
 
     def total(self, depth: int) -> int:
         """All bytes of a token that is decoded after `depth` others."""
-        return self.dense + self.experts + self.kv(depth)
+        return self.dense + self.experts + self.states + self.kv(depth)
 
 
 def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> StepBytes:
@@ -78,4 +80,4 @@ def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> S
     def kv(depth: int) -> int:
         return sum(size * (min(depth, window) if window else depth) for size, window in per_position)
 
-    return StepBytes(dense, experts, kv)
+    return StepBytes(dense, experts, 2 * program.state_bytes, kv)

@@ -12,7 +12,7 @@ from engine.base.errors import UsageError
 from engine.measure import bench as bench_module
 from engine.measure.bench import BenchPlan, run_bench
 from engine.program.executor import Batch, Floats
-from engine.program.ir import Buffer, Cache, Op, Program
+from engine.program.ir import Buffer, Cache, Op, Program, State
 from engine.program.step_bytes import WeightBytes, step_bytes
 
 PROGRAM = Program(
@@ -27,6 +27,7 @@ PROGRAM = Program(
         Op("linear", ("x",), ("logits",), ("embed", ""), {"scale": 1.0}),
     ),
     caches=(Cache(2, 16, 16), Cache(1, 48, 0)),
+    states=(State(90), State(1000)),
     ropes=(),
     output="logits",
     vocab_size=100,
@@ -98,7 +99,8 @@ def test_bytes_of_a_token_are_counted_by_hand() -> None:
     assert sizes.experts == 4 * 4096 + 4 * 8192
     assert sizes.kv(5) == 5 * 2 * (2 * 32 + 48)
     assert sizes.kv(100) == 2 * (100 * 2 * 32 + 10 * 48)  # the window holds ten
-    assert sizes.total(5) == sizes.dense + sizes.experts + sizes.kv(5)
+    assert sizes.states == 2 * 4 * (90 + 1000)  # read and written
+    assert sizes.total(5) == sizes.dense + sizes.experts + sizes.states + sizes.kv(5)
 
 
 def test_rates_and_shares_are_those_of_the_clock(clock: Clock) -> None:
@@ -115,7 +117,8 @@ def test_rates_and_shares_are_those_of_the_clock(clock: Clock) -> None:
         assert decode.rate.samples == 3
         moved = sizes.total(decode.depth + 4) * 500 / 1e9
         assert decode.share.median == pytest.approx(moved / 20)
-        assert decode.dense_bytes + decode.expert_bytes + decode.kv_bytes == sizes.total(decode.depth + 4)
+        parts = decode.dense_bytes + decode.expert_bytes + decode.state_bytes + decode.kv_bytes
+        assert parts == sizes.total(decode.depth + 4)
     assert (result.read.low, result.read.high, result.read.samples) == (10.0, 30.0, 12)
     assert result.first_step_seconds == pytest.approx(0.002)
     assert len(set(executor.ids)) > 50, "tokens must vary, or every step routes to the same experts"
@@ -126,7 +129,15 @@ def test_the_json_has_stable_keys(clock: Clock) -> None:
     plan = BenchPlan(prompts=(), depths=(3,), decode_tokens=1, repeat=1)
     data = run_bench(Steady(clock), PROGRAM, sizes, lambda: 1.0, plan).to_json()
     assert set(data) == {"prompts", "decodes", "read", "first_step_seconds"}
-    assert set(data["decodes"][0]) == {"depth", "rate", "dense_bytes", "expert_bytes", "kv_bytes", "share"}
+    assert set(data["decodes"][0]) == {
+        "depth",
+        "rate",
+        "dense_bytes",
+        "expert_bytes",
+        "state_bytes",
+        "kv_bytes",
+        "share",
+    }
     assert set(data["read"]) == {"median", "low", "high", "samples"}
 
 
