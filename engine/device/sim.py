@@ -24,6 +24,7 @@ from engine.device.driver import Event, Graph, Grid, HostMemory, Kernel, Memory,
 from engine.device.graph import Kind, Node, Step, Timeline, before, check_signals, random_order
 from engine.device.kernels import KernelSignature, signature
 from engine.device.regions import PAGE, Account, AddressBook, Lease, PinnedMemory, SlotRange, cannot_pin, no_room
+from engine.device.virtual_time import Recording
 
 GIB = 1 << 30
 GRANULARITY = 2 << 20  # of mapped memory, as CUDA has it
@@ -40,6 +41,7 @@ class SimStream:
 class SimEvent:
     timeline: Timeline
     nodes: frozenset[int]
+    recorded: frozenset[int]  # the same in the recording under way
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class SimDriver:
         self._pending = Timeline()
         self._done: set[int] = set()
         self._capture: Timeline | None = None
+        self._recording: Recording | None = None
 
     # -- memory
 
@@ -190,11 +193,14 @@ class SimDriver:
 
     def record(self, stream: Stream) -> Event:
         timeline = self._timeline
-        return SimEvent(timeline, timeline.tail(stream))
+        recorded = self._recording.tail(stream) if self._recording is not None else frozenset[int]()
+        return SimEvent(timeline, timeline.tail(stream), recorded)
 
     def wait_event(self, stream: Stream, event: Event) -> None:
         assert isinstance(event, SimEvent), "an event of another driver"
         timeline = self._timeline
+        if self._recording is not None and self._capture is None:
+            self._recording.wait(stream, event.recorded)
         if event.timeline is timeline:
             timeline.join(stream, event.nodes)
             return
@@ -233,6 +239,8 @@ class SimDriver:
 
     def synchronise(self, stream: Stream) -> None:
         self._count("synchronise")
+        if self._recording is not None:
+            self._recording.synchronise(stream)
         self._perform(before(self._pending.nodes, self._pending.tail(stream), self._done))
 
     # -- of the simulated device alone
@@ -241,6 +249,18 @@ class SimDriver:
         """Issue a captured graph."""
         assert self._capture is None, "a graph is launched while another is captured"
         self._pending.extend(stream, steps)
+        if self._recording is not None:
+            self._recording.extend(stream, steps)
+
+    @contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """What is issued inside, over any number of steps."""
+        assert self._recording is None, "a recording is under way"
+        self._recording = Recording()
+        try:
+            yield self._recording
+        finally:
+            self._recording = None
 
     def counters(self, kernel: str) -> LaunchCounters:
         """Of the launches of a kernel that are done."""
@@ -258,6 +278,8 @@ class SimDriver:
         self, stream: Stream, kind: Kind, name: str, run: Callable[[], None], address: int = 0, value: int = 0
     ) -> None:
         self._timeline.add(stream, kind, name, run, address, value)
+        if self._recording is not None and self._capture is None:
+            self._recording.add(stream, kind, name, address, value)
 
     def _settle(self) -> None:
         """Do all that was issued to any stream."""

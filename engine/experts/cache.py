@@ -30,6 +30,8 @@ FILL_BLOCKS = 32  # enough requests to keep a link busy, few enough to leave the
 FILL_THREADS = 256
 CLOCK_LIMIT = 1 << 30  # stamps are halved beyond it; the kernel's own limit is 2^31
 
+_COLDEST = 1  # the oldest stamp of what was ever used
+
 _RULES = {TABLE: 0, CARRY: 1, FILL: 2, CPU: 3}  # SplitRule of native/cuda/cache_state.h
 
 
@@ -92,7 +94,7 @@ class ExpertCache:
         assert 0 < record_bytes <= room.stride, f"records of {record_bytes} bytes in slots of {room.stride}"
         assert record_bytes % 16 == 0, f"records of {record_bytes} bytes"
         self.layers, self.experts, self.records = layers, experts, layers * experts
-        self.record_bytes, self.capacity = record_bytes, capacity
+        self.record_bytes, self.fillable, self.capacity = record_bytes, fillable, capacity
         self._driver = driver
         self._room = room
         self._stream = driver.stream("cache")
@@ -100,6 +102,7 @@ class ExpertCache:
         self._top_k, self._max_tokens = top_k, max_tokens
         self._threads = threads or plan_threads(capacity, experts)
         self._slots = 0
+        self._lent = np.zeros(0, np.int32)
         self.tables = CacheTables(driver, table_lengths(layers, experts, capacity, top_k, max_tokens))
         try:
             self.tables.write_state(fillable=fillable)
@@ -130,8 +133,14 @@ class ExpertCache:
 
     def launch_fill(self, stream: Stream, place: int, shards: int, records_per_shard: int) -> None:
         """Copy what the last plan, of layer `place`, wants filled. Address: shards u64, where each shard begins."""
-        planned = [self.tables.address("fills"), self._counts_address(place)]
-        args = [shards, records_per_shard, self.record_bytes, *planned, self._room.address, self._room.stride]
+        self.launch_fill_list(
+            stream, shards, records_per_shard, self.tables.address("fills"), self._counts_address(place)
+        )
+
+    def launch_fill_list(self, stream: Stream, shards: int, records_per_shard: int, fills: int, counts: int) -> None:
+        """Copy what a list says. Addresses: fills i32 [n][2], (record, slot); counts i32 [8], by Count, n of fills."""
+        slots = (self._room.address, self._room.stride)
+        args = [shards, records_per_shard, self.record_bytes, fills, counts, *slots]
         self._driver.launch(stream, self._fill, (FILL_BLOCKS, 1, 1), FILL_THREADS, args)
 
     def _counts_address(self, place: int) -> int:
@@ -144,8 +153,14 @@ class ExpertCache:
         """In use."""
         return self._slots
 
+    @property
+    def split(self) -> Split:
+        """In force."""
+        return self._split
+
     def set_split(self, split: Split) -> None:
         """Put another split in force, from the next plan on. What a carried division left over is kept."""
+        self._split = split
         table = np.asarray(split.table[: MOST_EXPERTS + 1], np.int32)
         self.tables.write("split_table", table)
         self.tables.write_state(rule=_RULES[split.rule], fraction=split.fixed, table_length=len(table))
@@ -157,6 +172,7 @@ class ExpertCache:
         holding what the tables say.
         """
         assert 0 <= slots <= self.capacity, f"{slots} slots of {self.capacity}"
+        assert not len(self._lent), "slots are lent"
         moved = 0
         shrinks = slots < self._slots
         if shrinks:
@@ -190,8 +206,51 @@ class ExpertCache:
             self._write_residency(slot_of, owner, slot_used)
         return len(compaction.moves)
 
+    def lend(self, count: int) -> NDArray[np.int32]:
+        """Take the `count` slots used longest ago out of use, ascending; the cache forgets what they hold.
+
+        No plan may run until they are given back.
+        """
+        assert 0 < count <= self._slots, f"{count} slots of {self._slots}"
+        assert not len(self._lent), "slots are lent already"
+        slot_of, owner, slot_used = (self.tables.read(name) for name in ("slot_of", "owner", "slot_used"))
+        coldest = np.argsort(slot_used[: self._slots], kind="stable")[:count]
+        self._lent = np.sort(coldest).astype(np.int32)
+        held = owner[self._lent]
+        slot_of[held[held >= 0]] = -1
+        owner[self._lent] = -1
+        slot_used[self._lent] = 0
+        self._write_residency(slot_of, owner, slot_used)
+        return self._lent
+
+    def take_back(self, slots: NDArray[np.int32], records: NDArray[np.int32]) -> None:
+        """All that was lent comes back. `slots[i]` of it holds `records[i]`, which the next fills replace first."""
+        assert np.isin(slots, self._lent).all(), "slots that were not lent"
+        names = ("slot_of", "owner", "slot_used", "expert_used")
+        slot_of, owner, slot_used, expert_used = (self.tables.read(name) for name in names)
+        assert (slot_of[records] == -1).all(), "records that have slots"
+        self._lent = self._lent[:0]
+        if not len(slots):
+            return
+        slot_of[records], owner[slots] = slots, records
+        slot_used[slots] = _COLDEST
+        expert_used[records] = np.maximum(expert_used[records], _COLDEST)
+        self.tables.write_state(clock=max(self.tables.read_state()["clock"], _COLDEST))
+        self.tables.write("expert_used", expert_used)
+        self._write_residency(slot_of, owner, slot_used)
+
+    def count(self, hits: NDArray[np.int32], fills: NDArray[np.int32]) -> None:
+        """Note what a step used that had no plans: of each layer the experts that were there, and those copied."""
+        counts, totals = self._read_counts(), self.tables.read("totals")
+        counts[:, : len(COUNTS)] = np.stack([hits + fills, hits, fills, fills, np.zeros_like(fills)], axis=1)
+        totals[: len(COUNTS)] += counts[:, : len(COUNTS)].sum(axis=0, dtype=np.uint64)
+        totals[len(COUNTS)] += self.layers
+        self.tables.write("counts", counts.reshape(-1))
+        self.tables.write("totals", totals)
+
     def clear(self) -> None:
-        """Forget what the slots hold, and nothing else."""
+        """Forget what the slots hold, and nothing else. What was lent is back."""
+        self._lent = np.zeros(0, np.int32)
         lengths = self.tables.lengths
         slot_of, owner = (np.full(lengths[name], -1, np.int32) for name in ("slot_of", "owner"))
         self._write_residency(slot_of, owner, np.zeros(lengths["slot_used"], np.uint32))
@@ -221,8 +280,10 @@ class ExpertCache:
 
     def layer_counts(self) -> NDArray[np.int32]:
         """int32 [layers][5], by COUNTS: what the last plan of each layer counted."""
-        counts: NDArray[np.int32] = self.tables.read("counts").reshape(self.layers, COUNT_WORDS)
-        return counts[:, : len(COUNTS)]
+        return self._read_counts()[:, : len(COUNTS)]
+
+    def _read_counts(self) -> NDArray[np.int32]:
+        return self.tables.read("counts").reshape(self.layers, COUNT_WORDS)
 
     def snapshot(self) -> Snapshot:
         """All that the device knows of this cache."""

@@ -8,6 +8,8 @@
 The CPU begins first: it is asked before the first byte is filled. With host functions in place of memory operations a
 stream `cpu` calls one where the CPU computes, and main joins it instead of waiting for a word. A layer whose bank has
 no slots has neither fill nor products.
+
+A layer of a long prompt has another form, in which the CPU has no part: `prefill_stream.py` brings all its records.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from typing import Literal, Protocol
 
 from engine.base.errors import UnsupportedError
 from engine.device.driver import Driver, Event, Grid, Stream
-from engine.experts.arena import SlotArena
-from engine.experts.cache import ExpertCache
+from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.cpu_worker import CpuWorker
+from engine.experts.prefill import PrefillPolicy
+from engine.experts.prefill_stream import LayerLaunch, PrefillStream
 from engine.experts.slot_products import (
     FILLS,
     GLU_KINDS,
@@ -33,11 +36,11 @@ from engine.experts.slot_products import (
     Rows,
     SlotProducts,
 )
-from engine.files.ftw.opening import Bank
 
 Signals = Literal["memory", "host"]
 
 VALUE_THREADS = 256
+PREFILL = PrefillPolicy()
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,6 @@ class ExpertsOp(Protocol):
     def attrs(self) -> Mapping[str, int | float | str | bool]: ...
 
 
-@dataclass(frozen=True)
-class BankOnDevice:
-    """A bank as the CPU reads it, and what the device has of it.
-
-    `shards` is the address of a table of u64 addresses, each of `records_per_shard` records that `fill` copies from.
-    """
-
-    bank: Bank
-    shards: int
-    records_per_shard: int
-    slots: SlotArena
-    cache: ExpertCache
-
-
 class LayerExperts(Protocol):
     """What an executor calls."""
 
@@ -91,8 +80,23 @@ class LayerExperts(Protocol):
     def begin_step(self) -> None:
         """Wakes the worker; before anything of a step runs. BusyError if it is still stuck in an older step."""
 
+    def plan_step(self, tokens: int, more: int) -> None:
+        """Decides how experts get to a step of `tokens` tokens, after which one of `more` is due; before any launch.
+
+        0 tokens: one that is captured, or short. Where it never was called, nothing is streamed.
+        """
+
     def end_step(self) -> None:
         """Lets the worker sleep; when the device is done with a step. FreetokenError if the worker failed in it."""
+
+    def step_done(self) -> None:
+        """After `end_step`, where all went well."""
+
+    def settle(self) -> None:
+        """Before anybody looks at the caches between two steps, or changes them."""
+
+    def forget(self) -> None:
+        """After a step that failed, before the caches are cleared."""
 
     def close(self) -> None:
         """Ends the worker and frees all memory; no launch may be under way."""
@@ -124,6 +128,7 @@ class HybridExperts:
         isa: str = "",
         patience: float = 30.0,
         signals: Signals = "memory",
+        prefill: PrefillPolicy = PREFILL,
     ) -> None:
         """`ops` are the program's operations of kind "experts"; the rest of a step runs on the stream `main`.
 
@@ -153,6 +158,9 @@ class HybridExperts:
                     max_tokens=max_tokens,
                 )
                 made.callback(self._room.free)
+            self.stream = PrefillStream(driver, cached, main=main, link=self._link, top_k=top_k, policy=prefill)
+            made.callback(self.stream.free)
+            self._is_streaming = False
             self._layers = self._find_layers(activations)
             self.worker = CpuWorker(
                 driver,
@@ -187,6 +195,10 @@ class HybridExperts:
         cache, link = at.bank.cache, self._link
         pairs = PairRows(buffers.ids, cache.target, buffers.rows, bucket, self._top_k)
         x = Rows(buffers.x, 4 * buffers.x_stride)
+        streamed = self.stream.layer(layer) if self._is_streaming else None
+        if streamed is not None:
+            self._launch_streamed(at, streamed, x, pairs, buffers)
+            return
         products = at.products if cache.slots > 0 else None
         if products is not None:
             x = products.pack_input(self._main, x, pairs)
@@ -208,6 +220,23 @@ class HybridExperts:
             self._driver.wait_event(self._main, answered)
         else:
             self._driver.wait_value(self._main, self.worker.done, layer + 1)
+        self._launch_merge(pairs, buffers)
+
+    def _launch_streamed(self, at: _Layer, layer: LayerLaunch, x: Rows, pairs: PairRows, buffers: MoeBuffers) -> None:
+        products, stream, main = at.products, self.stream, self._main
+        assert products is not None, "layers without slots are not streamed"
+        x = products.pack_input(main, x, pairs)
+        stream.place(layer, 0, pairs)
+        if layer.has_residents:
+            products.group(main, HITS, pairs)
+            products.compute(main, HITS, x, pairs, at.activation)
+        for part in range(layer.parts):
+            if part > 0:
+                stream.place(layer, part, pairs)
+            products.group(main, FILLS, pairs)
+            stream.wait(layer, part)
+            products.compute(main, FILLS, x, pairs, at.activation)
+            stream.read(layer, part)
         self._launch_merge(pairs, buffers)
 
     def _ask(self, layer: int, pairs: PairRows, buffers: MoeBuffers) -> Event | None:
@@ -241,13 +270,32 @@ class HybridExperts:
     def begin_step(self) -> None:
         self.worker.begin_step()
 
+    def plan_step(self, tokens: int, more: int) -> None:
+        self._is_streaming = self.stream.begin_step(tokens, more)
+
     def end_step(self) -> None:
         self.worker.end_step()
+
+    def step_done(self) -> None:
+        if self._is_streaming:
+            self.stream.end_step()
+
+    def settle(self) -> None:
+        self.stream.settle()
+
+    def forget(self) -> None:
+        self._is_streaming = False
+        self.stream.forget()
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the last step, or the one under way, streams whole layers."""
+        return self._is_streaming
 
     @property
     def size(self) -> int:
         """Bytes of the device, beside slots and caches."""
-        return self._room.size if self._room is not None else 0
+        return self.stream.size + (self._room.size if self._room is not None else 0)
 
     def close(self) -> None:
         self._made.close()

@@ -14,8 +14,10 @@ from engine.base.errors import NoRoomError
 from engine.device.driver import Driver, Stream
 from engine.experts.arena import SlotArena
 from engine.experts.bank import HostBank
+from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.cache import COUNTS, ExpertCache
-from engine.experts.hybrid import BankOnDevice, HybridExperts, Signals
+from engine.experts.hybrid import PREFILL, HybridExperts, Signals
+from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from engine.files.ftw.opening import Bank
 from engine.program.executor import Ints
@@ -52,6 +54,7 @@ class DeviceExperts:
         isa: str,
         patience: float,
         signals: Signals,
+        prefill: PrefillPolicy = PREFILL,
     ) -> None:
         assert len(slots) == len(host), f"slots of {len(slots)} banks for {len(host)}"
         ops = [op for op in program.ops if op.kind == "experts"]
@@ -100,6 +103,7 @@ class DeviceExperts:
                     isa=isa,
                     patience=patience,
                     signals=signals,
+                    prefill=prefill,
                 )
                 made.callback(self.hybrid.close)
             self._made = made.pop_all()
@@ -116,12 +120,32 @@ class DeviceExperts:
         if self.hybrid is not None:
             self.hybrid.begin_step()
 
+    def plan_step(self, tokens: int, more: int) -> None:
+        """Then: it has so many tokens, and one of `more` is due after it; 0 for what streams no layers."""
+        if self.hybrid is not None:
+            self.hybrid.plan_step(tokens, more)
+
     def end_step(self) -> None:
         """When the device is done with a step. FreetokenError where the CPU's share failed."""
         if self.hybrid is not None:
             self.hybrid.end_step()
 
+    def step_done(self) -> None:
+        """After `end_step`, where all went well."""
+        if self.hybrid is not None:
+            self.hybrid.step_done()
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether whole layers were streamed in the last step."""
+        return self.hybrid is not None and self.hybrid.is_streaming
+
     # --- between two steps
+
+    def settle(self) -> None:
+        """Wait for what is on its way into slots, and write down what they hold."""
+        if self.hybrid is not None:
+            self.hybrid.settle()
 
     def rooms(self) -> tuple[ExpertRoom, ...]:
         """Each bank's."""
@@ -131,6 +155,7 @@ class DeviceExperts:
     def resize(self, slots: Sequence[int]) -> None:
         """What shrinks goes first, so that its room is there for what grows. NoRoomError, and the old slots stand."""
         assert len(slots) == len(self._caches), f"slots of {len(slots)} banks for {len(self._caches)}"
+        self.settle()
         before = [cache.slots for cache in self._caches]
         order = sorted(range(len(slots)), key=lambda bank: slots[bank] - before[bank])
         try:
@@ -148,13 +173,18 @@ class DeviceExperts:
 
     def tend(self) -> None:
         """Now and then: what clocks and stamps need before they run over."""
+        self.settle()
         for cache in self._caches:
             cache.tend()
 
     def forget(self) -> None:
         """After a step that failed: nobody knows which of its fills were done."""
-        for cache in self._caches:
-            cache.clear()
+        try:
+            if self.hybrid is not None:
+                self.hybrid.forget()
+        finally:
+            for cache in self._caches:
+                cache.clear()
 
     @property
     def caches(self) -> tuple[ExpertCache, ...]:
@@ -163,6 +193,7 @@ class DeviceExperts:
 
     def check(self) -> None:
         """AssertionError unless every slot holds the record that the tables say."""
+        self.settle()
         for bank, cache in zip(self._banks, self._caches, strict=True):
             cache.check(partial(_bytes_of, bank))
 
@@ -180,6 +211,7 @@ class DeviceExperts:
     def counters(self) -> Mapping[str, float]:
         """Totals since the start, in distinct experts of a layer and step."""
         totals = [cache.read_totals() for cache in self._caches]
+        stream = self.hybrid.stream if self.hybrid is not None else None
         sizes = [bank.record_bytes for bank in self._banks]
         return {
             "experts_run": sum(total.distinct for total in totals),
@@ -190,6 +222,8 @@ class DeviceExperts:
             "fills": sum(total.fills for total in totals),
             "cpu_experts": sum(total.cpu for total in totals),
             "plans": sum(total.plans for total in totals),
+            "streamed": stream.streamed_records if stream is not None else 0,
+            "streamed_bytes": stream.streamed_bytes if stream is not None else 0,
         }
 
     def free(self) -> None:

@@ -102,10 +102,12 @@ class StepRunner:
         self._experts.begin_step()
         try:
             try:
+                self._experts.plan_step(_long(len(batch.tokens)), _long(batch.more))
                 self._attention.begin(batch, self._data.write(layout, batch, self._routing.forced))
                 yield layout, mode
             finally:
                 self._experts.end_step()
+            self._experts.step_done()
         except BaseException:
             self._experts.forget()
             raise
@@ -132,3 +134,8 @@ class StepRunner:
             self._driver.copy(self._stream, self._logits.address, self._output.address, logits.nbytes)
         self._driver.synchronise(self._stream)
         logits[:] = self._logits.array[: logits.nbytes].view(np.float32).reshape(logits.shape)
+
+
+def _long(tokens: int) -> int:
+    """Tokens of a step that no graph is captured for; 0: it is captured."""
+    return tokens if tokens > BUCKETS[-1] else 0

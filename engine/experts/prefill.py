@@ -1,0 +1,135 @@
+"""Whole layers of experts through borrowed slots, for prompts: whether it pays, and what goes where. Pure decisions.
+
+docs/experts.md, "Prefill", says why. The ring is divided into buffers, two unless an ablation asks for one: while the
+records of one are read by products, the other is filled with what comes next. A layer whose records do not fit into a
+buffer comes in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+
+HERE = 0  # the part in which residents are used: a layer's first
+ABSENT = -1  # in a table of slots
+
+
+@dataclass(frozen=True)
+class PrefillPolicy:
+    """When whole layers are streamed, and through how many slots.
+
+    `tokens_a_reading`: so many tokens of one expert the CPU multiplies in the time in which it reads its record; a
+    split between link and CPU that was balanced for decoding holds up to there. `worth`: streamed bytes are hidden
+    behind products and those on demand are not, so streaming may move a little more.
+    """
+
+    buffers: int = 2
+    most_slots: int | None = None  # of the ring; None: as many as two layers have experts
+    tokens_a_reading: float = 2.0
+    worth: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.buffers not in (1, 2):
+            raise ValueError(f"a ring of {self.buffers} buffers")
+        if self.most_slots is not None and self.most_slots < 0:
+            raise ValueError(f"a ring of {self.most_slots} slots")
+        if not (self.tokens_a_reading > 0 and self.worth > 0):
+            raise ValueError("what a reading is worth is above zero")
+
+    def streams(self, tokens: int, experts: int, top_k: int, fraction: float) -> bool:
+        """Whether a step of `tokens` tokens should stream whole layers of `experts`.
+
+        `fraction` of the misses is filled otherwise, and the CPU computes the others in the same time as long as an
+        expert has few tokens. In units of the bytes that a layer would stream, the misses on demand are expected to
+        cost `share` of the layer times that fraction, times how much longer the CPU's part takes by then.
+        """
+        if tokens < 1 or top_k < 1:
+            return False
+        share = expected_share(tokens, experts, top_k)
+        tokens_an_expert = tokens * top_k / (experts * share)
+        slower = max(1.0, tokens_an_expert / self.tokens_a_reading) if fraction < 1 else 1.0
+        return share * fraction * slower >= self.worth
+
+    def ring_slots(self, slots: int, empty: int, experts: int) -> int:
+        """Slots of a cache of `slots`, `empty` of which hold nothing, that are lent; 0: too few.
+
+        Half of a small cache stays, so that a prompt never drives all of a conversation's experts out.
+        """
+        most = self.buffers * experts if self.most_slots is None else self.most_slots
+        count = min(most, slots, max(slots // 2, empty, self.buffers))
+        return count - count % self.buffers
+
+
+def expected_share(tokens: int, experts: int, top_k: int) -> float:
+    """Of a layer's experts, how many tokens that choose independently and evenly are expected to choose."""
+    return float(1.0 - (1.0 - top_k / experts) ** tokens)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Records of one layer that are in one buffer of the ring: `experts[i]` in `slots[i]`."""
+
+    buffer: int
+    experts: Ints
+    slots: Ints
+
+
+@dataclass(frozen=True)
+class StreamedLayer:
+    """How a layer is computed: its parts in turn, the residents with the first.
+
+    `places` is i32 [experts][2], as `place_pairs` reads it: the part of each expert, and its target then.
+    """
+
+    parts: tuple[Part, ...]
+    residents: int
+    places: Ints
+
+
+def stream_bank(slot_of: Ints, ring: Ints, buffers: int, turn: int) -> list[StreamedLayer]:
+    """The layers of one bank, in the order in which they are run.
+
+    `slot_of` [layers, experts] are the slots of residents, ABSENT for what goes through the slots `ring`. `turn`: how
+    many parts went through the ring before.
+    """
+    room = len(ring) // buffers
+    assert room > 0, f"a ring of {len(ring)} slots for {buffers} buffers"
+    layers = []
+    for slots in slot_of:
+        missing = np.flatnonzero(slots == ABSENT).astype(np.int32)
+        parts = []
+        for experts in np.array_split(missing, -(-len(missing) // room)) if len(missing) else ():
+            buffer = turn % buffers
+            parts.append(Part(buffer, experts, ring[buffer * room :][: len(experts)]))
+            turn += 1
+        layers.append(StreamedLayer(tuple(parts), len(slots) - len(missing), _places(slots, parts)))
+    return layers
+
+
+def _places(slots: Ints, parts: Sequence[Part]) -> Ints:
+    """A target is 2 slot for what was there, 2 slot + 1 for what is filled: native/cuda/cache_state.h."""
+    places = np.empty((len(slots), 2), np.int32)
+    places[:, 0], places[:, 1] = HERE, 2 * slots
+    for number, part in enumerate(parts):
+        places[part.experts, 0] = number
+        places[part.experts, 1] = 2 * part.slots + 1
+    return places
+
+
+def pipelined_seconds(transfers: Sequence[float], computations: Sequence[float], buffers: int = 2) -> float:
+    """What a prompt takes whose parts take so long to transfer and to compute: the law that the launches fulfil.
+
+    With two buffers a part is transferred while the one before it is computed; with one, nothing is done at once.
+    """
+    if buffers == 1:
+        return sum(transfers) + sum(computations)
+    if not transfers:
+        return 0.0
+    *_, total = accumulate(map(max, computations, [*transfers[1:], 0.0]), initial=transfers[0])
+    return total
