@@ -87,6 +87,8 @@ class Piece:
 class Statistics:
     """How an answer came about. Times in seconds, rates in tokens a second, bandwidths in GB/s; None: not measured.
 
+    `reuse` says why no more of the prompt was reused.
+
     Of experts on a device: `misses_per_layer` m; how many misses were filled and how many computed, which are a
     `cpu_share` of all routed experts; the bandwidths of `link` and `host`, by the `clock` of a virtual machine if it
     has a name; the `fraction` of misses that are filled, and `why`.
@@ -96,6 +98,7 @@ class Statistics:
     prompt_tokens: int = 0
     prompt_rate: float | None = None
     reused_tokens: int = 0
+    reuse: str | None = None
     generated_tokens: int = 0
     generated_rate: float | None = None
     first_token: float | None = None
@@ -122,7 +125,10 @@ class Statistics:
         rows = [
             ("load", _seconds(self.load)),
             ("prompt", _tokens(self.prompt_tokens, self.prompt_rate)),
-            ("reused", f"{self.reused_tokens} tokens"),
+            (
+                "reused",
+                f"{self.reused_tokens} of {self.prompt_tokens} tokens" + (f": {self.reuse}" if self.reuse else ""),
+            ),
             ("generated", _tokens(self.generated_tokens, self.generated_rate)),
             ("first token", _seconds(self.first_token)),
             ("expert hits", self._hits()),
@@ -133,6 +139,9 @@ class Statistics:
             ("memory", _bandwidth(self.memory)),
         ]
         return [(label, value) for label, value in rows if value]
+
+    def _reused(self) -> str:
+        return f"{self.reused_tokens} of {self.prompt_tokens} tokens" + (f": {self.reuse}" if self.reuse else "")
 
     def _hits(self) -> str:
         if self.hit_rate is None:

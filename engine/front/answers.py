@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from engine.base.errors import ContextFullError
 from engine.front.client import WorkerClient
+from engine.front.reuse import sentence
 from engine.text.anchors import Anchor
 from engine.text.text import Text
-from engine.worker.protocol import Done, ExpertWork, Generate, Progress, Sampling, TokenLogprob, Tokens
+from engine.worker.protocol import Done, ExpertWork, Generate, Progress, Reused, Sampling, TokenLogprob, Tokens
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Tally:
     decode_bytes: int = 0  # weights read in decode_seconds
     decoded: int = 0  # tokens after the first of each choice, which decode_seconds is the time of
     experts: ExpertWork | None = None  # of a device
+    reuse: Reused | None = None  # of the prompt of which most had to be computed
+    reuse_prompt: int = 0  # its tokens
 
     def add(self, job: Job, cached: int, generated: int, prompt_seconds: float, decode_seconds: float) -> None:
         """Count a finished choice. Choices of one prompt share it, so it counts for the first of them alone."""
@@ -109,6 +112,19 @@ class Tally:
         if work is not None:
             self.experts = work if self.experts is None else self.experts.plus(work)
 
+    def add_reuse(self, job: Job, reuse: Reused | None) -> None:
+        """Note what was reused of a prompt, and why no more."""
+        if reuse is None or job.sampling.choice:
+            return
+        if self.reuse is None or len(job.prompt) - reuse.position > self.reuse_prompt - self.reuse.position:
+            self.reuse, self.reuse_prompt = reuse, len(job.prompt)
+
+    def _reuse_statistics(self) -> dict[str, float | int | str | None]:
+        if self.reuse is None:
+            return {}
+        text = sentence(self.reuse, self.reuse_prompt)
+        return {"known_tokens": self.reuse.known, "reuse_why": self.reuse.why, "reuse": text}
+
     def usage(self) -> dict[str, object]:
         """The OpenAI interface's `usage`."""
         return {
@@ -124,6 +140,7 @@ class Tally:
             "prompt_tokens": self.prompt_tokens,
             "prompt_rate": _rate(self.prompt_tokens - self.cached_tokens, self.prompt_seconds),
             "reused_tokens": self.cached_tokens,
+            **self._reuse_statistics(),
             "generated_tokens": self.generated,
             "generated_rate": _rate(self.decoded, self.decode_seconds),
             "first_token": self.first_token,
@@ -217,4 +234,5 @@ async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> As
                 tally.add(job, message.cached_tokens, message.generated, message.prompt_seconds, message.decode_seconds)
                 tally.decode_bytes += message.decode_bytes
                 tally.add_experts(message.experts)
+                tally.add_reuse(job, message.reuse)
                 yield Piece(job.index, stream.finish(), tuple(held), message.reason)

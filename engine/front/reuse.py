@@ -1,0 +1,26 @@
+"""Why no more of a prompt was reused, in words."""
+
+from __future__ import annotations
+
+from engine.worker.protocol import Reused
+
+
+def sentence(reuse: Reused, prompt_tokens: int) -> str:
+    """What `reuse` means for a prompt of so many tokens, to stand after `reused N of M tokens: `."""
+    known, position = reuse.known, reuse.position
+    match reuse.why:
+        case "last":
+            return f"only its last {prompt_tokens - position} are computed, because the answer begins from there"
+        case "new":
+            return "nothing like it was computed before"
+        case "differs" if not position:
+            return f"it parts from everything computed before after {known} tokens, within the first page"
+        case "differs":
+            return f"it parts from everything computed before after {known} tokens"
+        case "state":
+            return f"it was computed before up to {known}, but no recurrent state after {position} is kept"
+        case "window":
+            return f"it was computed before up to {known}, but what a window shows after {position} is not kept"
+        case "forgotten":
+            return f"what was computed after {known} tokens was forgotten to make room"
+    return reuse.why
