@@ -31,7 +31,7 @@ def _over_tokens(op: Op, step: RecurrentStep, advance: Callable[[Tensor, int], N
     slots = step.states[int(op.attrs["state"])]
     saves = dict(step.batch.saves.tolist())
     bounds = step.batch.seq_starts.tolist()
-    for slot, first, last in zip(step.batch.states.tolist(), bounds, bounds[1:], strict=True):
+    for slot, first, last in zip(step.batch.states.tolist(), bounds[:-1], bounds[1:], strict=True):
         if first == last:
             continue
         state = slots[slot].clone() if step.batch.positions[first] else torch.zeros_like(slots[slot])

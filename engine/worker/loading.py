@@ -10,6 +10,7 @@ from engine.base.config import check_device
 from engine.base.hardware import read_memory
 from engine.base.units import GIB, format_size
 from engine.files.ftw.opening import Ftw, open_model
+from engine.memory.blocks import ContextRoom
 from engine.memory.budget import plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES
@@ -17,7 +18,7 @@ from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.rope import LongScaling
-from engine.spec.schema import Spec
+from engine.spec.schema import Attention, LatentAttention, Spec
 from engine.worker.budget import Budget, HostPlanner
 from engine.worker.loaded import LoadedModel
 from engine.worker.protocol import WorkerConfig, experts_notes
@@ -58,7 +59,7 @@ def load_on_cpu(config: WorkerConfig) -> LoadedModel:
         isa=config.isa,
         kv_dtype=KV_DTYPE,
         page_tokens=PAGE_TOKENS,
-        kv_pages=plan.pages,
+        room=ContextRoom(plan.pages),
         max_tokens=POLICY.max_step_tokens,
     )
     size = model_bytes(model)
@@ -98,7 +99,7 @@ def model_bytes(model: Ftw) -> int:
 
 def context_border(spec: Spec) -> int | None:
     """The longest context with the same positions as shorter ones; None for a model that has but one kind."""
-    ropes = (layer.mixer.rope for layer in spec.layers)
+    ropes = (layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention | LatentAttention))
     scalings = (rope.scaling for rope in ropes if rope is not None)
     return min((scaling.original_context for scaling in scalings if isinstance(scaling, LongScaling)), default=None)
 

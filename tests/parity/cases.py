@@ -14,7 +14,8 @@ from typing import Any
 class Case:
     """A model: `family` is the model_type, `settings` go to transformers' configuration class.
 
-    A checkpoint that transformers would not write is described by `fused`: experts of a layer in one tensor.
+    Checkpoints that transformers would not write are described by `fused`, experts of a layer in one tensor, and
+    `wrapped`, the decoder being one part of several.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     fused: bool = False
+    wrapped: bool = False
 
 
 COMMON = {
@@ -107,6 +109,57 @@ QWEN_MOE = {"moe_intermediate_size": 48, "norm_topk_prob": True, "decoder_sparse
 QWEN_MOE_ODD = {"moe_intermediate_size": 28, "norm_topk_prob": False, "decoder_sparse_step": 2}
 GPT_OSS = {"sliding_window": 12, "swiglu_limit": 1.5, "intermediate_size": 48, **GPT_OSS_YARN}
 
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 80,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+}
+ODD_DELTA = {
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 3,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 14,
+    "linear_conv_kernel_dim": 3,
+    "moe_intermediate_size": 28,
+    "shared_expert_intermediate_size": 38,
+    "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+}
+PARTLY = {"rope_parameters": {**THETA, "partial_rotary_factor": 0.25}}
+HALF = {"rope_parameters": {**THETA, "partial_rotary_factor": 0.6}}
+WIDE_HEAD = {"head_dim": 32}
+KIMI_LINEAR = {
+    **{name: value for name, value in LATENT.items() if name not in ("n_routed_experts", "first_k_dense_replace")},
+    "q_lora_rank": None,
+    "num_local_experts": 8,
+    "linear_num_heads": 4,
+    "linear_head_dim": 16,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+}
+ODD_KIMI_LINEAR = {
+    **KIMI_LINEAR,
+    **ODD,
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 22,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 14,
+    "num_local_experts": 9,
+    "moe_intermediate_size": 28,
+    "linear_num_heads": 3,
+    "linear_head_dim": 10,
+    "linear_conv_kernel_dim": 3,
+    "n_group": 3,
+    "topk_group": 2,
+    "norm_topk_prob": False,
+    "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+}
+
 CASES = (
     Case("llama", "llama", HEAD),
     Case("llama-odd-biased-tied", "llama", {**ODD, **BIASES, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -163,6 +216,23 @@ CASES = (
         fused=True,
     ),
     Case("gpt_oss", "gpt_oss", {**HEAD, **LOCAL_EIGHT, **GPT_OSS}),
+    Case("qwen3_next", "qwen3_next", {**WIDE_HEAD, **EIGHT, **DELTA, **PARTLY}),
+    Case(
+        "qwen3_next-odd-mixed-layers",
+        "qwen3_next",
+        {**ODD, **ODD_HEAD, **SEVEN, **ODD_DELTA, **HALF, "norm_topk_prob": False, "decoder_sparse_step": 2},
+        fused=True,
+    ),
+    Case("qwen3_5_moe", "qwen3_5_moe_text", {**WIDE_HEAD, **EIGHT, **DELTA, **PARTLY}),
+    Case(
+        "qwen3_5_moe-odd-wrapped",
+        "qwen3_5_moe_text",
+        {**ODD, **ODD_HEAD, **SEVEN, **ODD_DELTA, **HALF},
+        fused=True,
+        wrapped=True,
+    ),
+    Case("kimi_linear", "kimi_linear", {**KIMI_LINEAR, "n_group": 1, "topk_group": 1}),
+    Case("kimi_linear-odd-groups", "kimi_linear", ODD_KIMI_LINEAR),
     Case("gpt_oss-odd", "gpt_oss", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **GPT_OSS, "rope_parameters": THETA}),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
     model.save_pretrained(folder)
     if case.fused:
         fuse_experts(folder / "model.safetensors")
+    if case.wrapped:
+        wrap(folder)
     return model
 
 
@@ -66,7 +69,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
             continue
         noise = torch.randn(tensor.shape, generator=generator)
         if re.search(r"norm[^.]*\.weight$", name):
-            tensor.copy_(1 + 0.2 * noise)
+            tensor.copy_(float(tensor.any()) + 0.2 * noise)  # those at rest at zero are added to one
         elif tensor.ndim == 1 or name.endswith("proj_bias"):
             tensor.copy_(0.3 * noise)
         else:
@@ -95,6 +98,17 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
         tokens = torch.cat([tokens, best.reshape(1, 1)], 1)
     greedy = tuple(tokens[0, PROMPT_TOKENS:].tolist())
     return Truth(tuple(prompt[0].tolist()), tuple(states), logits, greedy)
+
+
+def wrap(folder: Path) -> None:
+    """Rewrite a checkpoint as the decoder of a model that sees, and that guesses a token ahead, as some are published."""
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    tensors = {name.replace("model.", "model.language_model.", 1): each for name, each in load_file(weights).items()}
+    extra = torch.zeros(4, 4)
+    save_file({**tensors, "model.visual.blocks.0.attn.qkv.weight": extra, "mtp.fc.weight": extra.clone()}, weights)
+    text = json.loads(config.read_text())
+    whole = {"model_type": text["model_type"].removesuffix("_text"), "text_config": text, "vision_config": {}}
+    config.write_text(json.dumps(whole))
 
 
 def fuse_experts(path: Path) -> None:

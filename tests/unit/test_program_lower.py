@@ -40,6 +40,15 @@ CONFIG: dict[str, Any] = {
     "embedding_multiplier": 2.0,
     "residual_multiplier": 0.5,
     "logits_scaling": 4.0,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_num_heads": 3,
+    "linear_head_dim": 10,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 10,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 3,
+    "linear_attn_config": {"kda_layers": [1, 3]},
     "tie_word_embeddings": True,
 }
 

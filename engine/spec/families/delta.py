@@ -124,6 +124,7 @@ KIMI_LINEAR = Family(
             *MIXTRAL_EXPERTS,
             in_layer("block_sparse_moe.gate.e_score_correction_bias", "router_choice_bias"),
             *projections("block_sparse_moe.shared_experts", "shared.", GATED),
+            *projections("block_sparse_moe", "ffn.", GATED),  # as transformers writes dense layers
             *projections("self_attn", "delta.", ("q", "k", "v", "o")),
             values_in_layer("self_attn.{part}_conv1d.weight", "delta.conv", parts=("q", "k", "v")),
             in_layer("self_attn.f_a_proj.weight", "delta.decay_a"),
