@@ -71,7 +71,9 @@ class Executor:
         isa: str = "",
         kv_dtype: str = "f16",
         page_tokens: int = 16,
-        kv_pages: int = 0,
+        pages: int = 0,
+        windows: int = 0,
+        states: int = 0,
         max_tokens: int = 512,
         serial_cost: int = ...,
     ) -> None: ...
@@ -84,6 +86,10 @@ class Executor:
         rows: NDArray[np.int32],
         first: int = 0,
         stop_after: int | None = None,
+        *,
+        window_tables: Sequence[NDArray[np.int32]] = (),
+        states: NDArray[np.int32] | None = None,
+        saves: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float32]:
         """Run the operations `first` to `stop_after` (None: all); logits [rows, vocab], zeros if stopped early.
 
@@ -99,11 +105,18 @@ class Executor:
         Raises ValueError for an unknown buffer and for rows that it does not hold.
         """
 
-    def resize_kv(self, pages: int) -> None:
-        """Raises MemoryError and changes nothing when there is no room."""
+    def resize_context(self, pages: int, windows: int, states: int) -> None:
+        """Kinds of blocks that the program does not use are taken for 0.
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy a page in every layer. Raises IndexError."""
+        Raises MemoryError and changes nothing when there is no room, ValueError for a negative number.
+        """
+
+    def copy_block(self, kind: str, source: int, target: int) -> None:
+        """These three as in `engine.program.executor.Executor`. Raises IndexError, ValueError for an unknown kind."""
+
+    def read_block(self, kind: str, block: int) -> NDArray[np.uint8]: ...
+    def write_block(self, kind: str, block: int, data: NDArray[np.uint8]) -> None:
+        """Raises ValueError, too, for data of another size."""
 
     def record_routing(self, on: bool) -> None:
         """These three as in `engine.program.executor.RoutedExecutor`. Raises ValueError, MemoryError."""
@@ -114,12 +127,14 @@ class Executor:
         """As in `engine.program.executor`."""
 
     @property
-    def kv_pages(self) -> int: ...
+    def room(self) -> tuple[int, int, int]:
+        """Pages, window pages and states."""
+
     @property
     def page_tokens(self) -> int: ...
     @property
-    def page_bytes(self) -> int:
-        """Bytes of a cache page in all layers together."""
+    def block_bytes(self) -> dict[str, int]:
+        """Bytes of one block of each kind."""
 
     @property
     def threads(self) -> int: ...

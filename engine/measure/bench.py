@@ -23,6 +23,7 @@ from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
 from engine.files.ftw.opening import load_manifest
 from engine.measure.native_meter import NativeMeter
+from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lower import lower
@@ -78,6 +79,7 @@ class DecodeResult:
     rate: Rate
     dense_bytes: int
     expert_bytes: int
+    state_bytes: int  # read and written
     kv_bytes: int
     share: Rate
 
@@ -148,8 +150,14 @@ class Bench:
 
     def __init__(self, executor: Executor, program: Program, context: int) -> None:
         pages = -(-context // executor.page_tokens)
-        if executor.kv_pages < pages:
-            executor.resize_kv(pages)
+        has = executor.room
+        executor.resize_context(
+            ContextRoom(
+                max(has.pages, pages),
+                max(has.windows, pages) if program.reach else 0,
+                max(has.states, 1) if program.states else 0,
+            )
+        )
         self._executor = executor
         self._vocab_size = program.vocab_size
         self._pages = np.arange(pages, dtype=np.int32)
@@ -191,6 +199,8 @@ class Bench:
                 positions=np.arange(start, start + count, dtype=np.int32),
                 seq_starts=np.array([0, count], np.int32),
                 page_tables=(self._pages,),
+                window_tables=(self._pages,),
+                states=np.zeros(1, np.int32),
                 rows=np.arange(count - wanted, count, dtype=np.int32),
             )
         )
@@ -245,6 +255,7 @@ def _decode_result(
         rate=Rate.of(rates),
         dense_bytes=sizes.dense,
         expert_bytes=sizes.experts,
+        state_bytes=sizes.states,
         kv_bytes=sizes.kv(depth + plan.decode_tokens // 2),
         share=Rate.of(shares),
     )

@@ -25,3 +25,6 @@ class ContextRoom:
     def count(self, kind: BlockKind) -> int:
         """Blocks of one kind."""
         return {"page": self.pages, "window": self.windows, "state": self.states}[kind]
+
+
+NO_BLOCKS = ContextRoom()

@@ -8,7 +8,8 @@ from itertools import pairwise
 from engine import _native
 from engine.base.errors import NoRoomError, UnsupportedError
 from engine.files.ftw.opening import Bank, Tensor
-from engine.program.executor import Batch, Floats, Ints
+from engine.memory.blocks import NO_BLOCKS, BlockKind, ContextRoom
+from engine.program.executor import Batch, Bytes, Floats, Ints
 from engine.program.ir import Program
 
 
@@ -30,7 +31,7 @@ class NativeExecutor:
         isa: str = "",
         kv_dtype: str = "f16",
         page_tokens: int = 16,
-        kv_pages: int = 0,
+        room: ContextRoom = NO_BLOCKS,
         max_tokens: int = 512,
     ) -> None:
         self._program = program
@@ -43,26 +44,27 @@ class NativeExecutor:
                 isa=isa,
                 kv_dtype=kv_dtype,
                 page_tokens=page_tokens,
-                kv_pages=kv_pages,
+                pages=room.pages,
+                windows=room.windows,
+                states=room.states,
                 max_tokens=max_tokens,
             )
         except ValueError as error:
             raise UnsupportedError(f"The native executor cannot run this model: {error}.") from error
         except MemoryError:
-            raise _no_room(kv_pages) from None
+            raise no_room(room) from None
 
     @property
     def page_tokens(self) -> int:
         return self._native.page_tokens
 
     @property
-    def kv_pages(self) -> int:
-        return self._native.kv_pages
+    def room(self) -> ContextRoom:
+        return ContextRoom(*self._native.room)
 
     @property
-    def page_bytes(self) -> int:
-        """Bytes of one cache page in all layers together."""
-        return self._native.page_bytes
+    def block_bytes(self) -> Mapping[BlockKind, int]:
+        return block_bytes(self._native)
 
     @property
     def threads(self) -> int:
@@ -74,11 +76,11 @@ class NativeExecutor:
         """The instruction set in use."""
         return self._native.isa
 
-    def resize_kv(self, pages: int) -> None:
+    def resize_context(self, room: ContextRoom) -> None:
         try:
-            self._native.resize_kv(pages)
+            self._native.resize_context(room.pages, room.windows, room.states)
         except MemoryError:
-            raise _no_room(pages) from None
+            raise no_room(room) from None
 
     def step(self, batch: Batch) -> Floats:
         return self._run(batch, 0, None)
@@ -90,8 +92,14 @@ class NativeExecutor:
             states.append(self._native.buffer(self._program.residual))
         return states
 
-    def copy_page(self, source: int, target: int) -> None:
-        self._native.copy_page(source, target)
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        self._native.copy_block(kind, source, target)
+
+    def read_block(self, kind: BlockKind, block: int) -> Bytes:
+        return self._native.read_block(kind, block)
+
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
+        self._native.write_block(kind, block, data)
 
     def counters(self) -> Mapping[str, float]:
         return self._native.counters()
@@ -106,10 +114,33 @@ class NativeExecutor:
         self._native.force_routing(ids)
 
     def _run(self, batch: Batch, first: int, last: int | None) -> Floats:
-        return self._native.step(
-            batch.tokens, batch.positions, batch.seq_starts, batch.page_tables, batch.rows, first, last
-        )
+        return run_native(self._native, batch, batch.rows, first, last)
 
 
-def _no_room(pages: int) -> NoRoomError:
-    return NoRoomError(f"There is no memory for {pages} pages of context.", "Ask for a smaller context or budget.")
+def run_native(native: _native.Executor, batch: Batch, rows: Ints, first: int, last: int | None) -> Floats:
+    """Run operations `first` to `last` (None: all) of a native executor; logits of `rows`."""
+    return native.step(
+        batch.tokens,
+        batch.positions,
+        batch.seq_starts,
+        batch.page_tables,
+        rows,
+        first,
+        last,
+        window_tables=batch.window_tables,
+        states=batch.states,
+        saves=batch.saves,
+    )
+
+
+def block_bytes(native: _native.Executor) -> Mapping[BlockKind, int]:
+    """Bytes of one block of each kind of a native executor's context memory."""
+    found = native.block_bytes
+    return {"page": found["page"], "window": found["window"], "state": found["state"]}
+
+
+def no_room(room: ContextRoom) -> NoRoomError:
+    """What to say where context memory finds no memory."""
+    others = [f"{room.windows} window pages"] * bool(room.windows) + [f"{room.states} states"] * bool(room.states)
+    what = " and ".join([f"{room.pages} pages", *others])
+    return NoRoomError(f"There is no memory for {what} of context.", "Ask for a smaller context or budget.")

@@ -10,28 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.base.errors import DoesNotFitError
+from engine.memory.blocks import NO_BLOCKS, BlockKind, ContextRoom
 from engine.memory.pages import PAGE_TOKENS
-from engine.program.executor import Batch, Floats
+from engine.program.executor import Batch, Bytes, Floats
 from engine.program.ir import Op, Program
+from engine.program.reference_context import ReferenceContext
 from engine.program.reference_recurrent import RECURRENT_OPERATIONS, RecurrentStep
 from engine.program.weights import Weights
-
-
-@dataclass
-class _Pages:
-    """One attention operation's cache: keys [pages, page_tokens, kv_heads, k_dim], values alike, or none."""
-
-    keys: Tensor
-    values: Tensor | None
-
-    def resized(self, pages: int) -> _Pages:
-        return _Pages(_resized(self.keys, pages), None if self.values is None else _resized(self.values, pages))
-
-    def copy(self, source: int, target: int) -> None:
-        for store in (self.keys, self.values):
-            if store is not None:
-                store[target] = store[source]
 
 
 @dataclass
@@ -47,23 +32,17 @@ class _Step:
 class ReferenceExecutor:
     """Runs a program in torch. Fulfils `engine.program.executor.Executor`; weights are dequantised once and kept."""
 
-    def __init__(self, program: Program, weights: Weights, pages: int = 0, page_tokens: int = PAGE_TOKENS) -> None:
+    def __init__(
+        self, program: Program, weights: Weights, room: ContextRoom = NO_BLOCKS, page_tokens: int = PAGE_TOKENS
+    ) -> None:
         self._program = program
         self._weights = weights
         self._page_tokens = page_tokens
-        self._pages = 0
         self._dense: dict[str, Tensor] = {}
         self._experts: dict[tuple[int, int], Mapping[str, Tensor]] = {}
         self._steps = self._experts_run = 0
         self._seconds = {"experts": 0.0, "attention": 0.0, "dense": 0.0}
-        self._caches = [
-            _Pages(
-                torch.zeros(0, page_tokens, cache.kv_heads, cache.k_dim),
-                torch.zeros(0, page_tokens, cache.kv_heads, cache.v_dim) if cache.v_dim else None,
-            )
-            for cache in program.caches
-        ]
-        self._states = [torch.zeros(0, state.values) for state in program.states]
+        self._context = ReferenceContext(program, page_tokens)
         self._operations: dict[str, Callable[[Op, _Step], None]] = {
             "embed": self._embed,
             "rms_norm": self._rms_norm,
@@ -79,7 +58,7 @@ class ReferenceExecutor:
             "add": self._add,
             "select": self._select,
         }
-        self.resize_kv(pages)
+        self._context.resize(room)
 
     # --- the executor protocol
 
@@ -88,15 +67,24 @@ class ReferenceExecutor:
         return self._page_tokens
 
     @property
-    def kv_pages(self) -> int:
-        return self._pages
+    def room(self) -> ContextRoom:
+        return self._context.room
 
-    def resize_kv(self, pages: int) -> None:
-        try:
-            resized = [cache.resized(pages) for cache in self._caches]
-        except (MemoryError, RuntimeError):
-            raise DoesNotFitError(f"There is no memory for {pages} pages of context.", "Ask for fewer.") from None
-        self._caches, self._pages = resized, pages
+    @property
+    def block_bytes(self) -> Mapping[BlockKind, int]:
+        return self._context.block_bytes
+
+    def resize_context(self, room: ContextRoom) -> None:
+        self._context.resize(room)
+
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        self._context.copy(kind, source, target)
+
+    def read_block(self, kind: BlockKind, block: int) -> Bytes:
+        return self._context.read(kind, block)
+
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
+        self._context.write(kind, block, data)
 
     def step(self, batch: Batch) -> Floats:
         step = self._start(batch)
@@ -112,10 +100,6 @@ class ReferenceExecutor:
             if done in self._program.layer_ends:
                 states.append(_array(step.buffers[self._program.residual]))
         return states
-
-    def copy_page(self, source: int, target: int) -> None:
-        for cache in self._caches:
-            cache.copy(source, target)
 
     def counters(self) -> Mapping[str, float]:
         return {
@@ -212,7 +196,7 @@ class ReferenceExecutor:
         first[:], second[:] = rotated
 
     def _attention(self, op: Op, step: _Step) -> None:
-        cache = self._caches[int(op.attrs["cache"])]
+        cache = self._context.caches[int(op.attrs["cache"])]
         heads, kv_heads = int(op.attrs["heads"]), int(op.attrs["kv_heads"])
         q, k = (step.buffers[name] for name in op.reads[:2])
         k_dim, v_dim = int(op.attrs["k_dim"]), int(op.attrs["v_dim"])
@@ -222,7 +206,8 @@ class ReferenceExecutor:
         out = step.buffers[op.writes[0]].view(len(q), heads, v_dim)
         sinks = self._weight(op.weights[0]) if op.weights[0] else None
         bounds = step.batch.seq_starts
-        for sequence, table in enumerate(step.batch.page_tables):
+        tables = step.batch.window_tables if cache.kind == "window" else step.batch.page_tables
+        for sequence, table in enumerate(tables):
             first, last = int(bounds[sequence]), int(bounds[sequence + 1])
             if first == last:
                 continue
@@ -331,13 +316,6 @@ def _activate(op: Op, gate: Tensor, up: Tensor) -> Tensor:
 def _product(tensors: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     y = tensors[name] @ x
     return y + tensors[f"{name}_bias"] if f"{name}_bias" in tensors else y
-
-
-def _resized(store: Tensor, pages: int) -> Tensor:
-    resized = torch.zeros(pages, *store.shape[1:])
-    kept = min(pages, len(store))
-    resized[:kept] = store[:kept]
-    return resized
 
 
 def _array(x: Tensor) -> Floats:

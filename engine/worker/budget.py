@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from engine.base.errors import FreetokenError
 from engine.base.units import ExpertRoom, KvBudget
+from engine.memory.blocks import ContextRoom
 from engine.memory.budget import ContextPlan, plan_resize
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Executor
@@ -117,23 +119,23 @@ def move(now: Budget, wanted: Budget, executor: Executor, cache: ResizableCache 
 def in_force(budget: Budget, executor: Executor, cache: ResizableCache | None) -> Budget:
     """The budget as the executor has it, where `budget` should be."""
     context = budget.context
-    if executor.kv_pages != context.pages:
-        tokens = executor.kv_pages * PAGE_TOKENS
+    if executor.room.pages != context.pages:
+        tokens = executor.room.pages * PAGE_TOKENS
         context = replace(context, kv_tokens=tokens, context=min(context.context, tokens))
     return replace(budget, context=context, slots=budget.slots if cache is None else cache.slots)
 
 
 def _grow_context(now: Budget, wanted: Budget, executor: Executor, scheduler: Scheduler) -> None:
     if wanted.context.pages > now.context.pages:
-        executor.resize_kv(wanted.context.pages)
+        executor.resize_context(ContextRoom(wanted.context.pages))
         scheduler.memory.grow(wanted.context.pages)
 
 
 def _shrink_context(now: Budget, wanted: Budget, executor: Executor, scheduler: Scheduler) -> None:
     memory = scheduler.memory
-    memory.shrink(wanted.context.pages, executor.copy_page)
+    memory.shrink(wanted.context.pages, partial(executor.copy_block, "page"))
     try:
-        executor.resize_kv(wanted.context.pages)
+        executor.resize_context(ContextRoom(wanted.context.pages))
     except FreetokenError:
         memory.grow(now.context.pages)
         raise

@@ -15,6 +15,7 @@ from engine.device.driver import Driver
 from engine.experts.bank import HostBank
 from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
+from engine.memory.blocks import ContextRoom
 from engine.memory.budget import crosses
 from engine.memory.device_budget import DeviceNeeds, DevicePlan, plan_device
 from engine.memory.pages import PAGE_TOKENS
@@ -109,7 +110,7 @@ class Placing:
             measured = replace(needs, buffers=max(0, taken - needs.weights))
             final = self.wishes.plan(measured, total, min(free, self.driver.memory()[1] + taken))
             final = _on_one_side(final, plan.context.context, context_border(self.spec))
-            executor.resize_kv(final.context.pages)
+            executor.resize_context(ContextRoom(final.context.pages))
             executor.resize_experts(final.slots)
             return Placed(executor, program, final, measured)
         except BaseException:
@@ -128,7 +129,6 @@ class Placing:
             isa=self.config.isa,
             kv_dtype=KV_DTYPE,
             page_tokens=PAGE_TOKENS,
-            kv_pages=0,
             max_tokens=POLICY.max_step_tokens,
         )
 

@@ -45,7 +45,7 @@ class Engine:
         self, model: LoadedModel, policy: Policy = POLICY, clock: Callable[[], float] = time.monotonic
     ) -> None:
         assert model.executor.page_tokens == PAGE_TOKENS
-        assert model.executor.kv_pages == model.budget.context.pages
+        assert model.executor.room.pages == model.budget.context.pages
         self._model = model
         self._executor = model.executor
         self._planner = model.planner

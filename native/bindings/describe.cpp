@@ -67,7 +67,9 @@ ProgramSpec program_spec(nb::handle program) {
         spec.buffers.push_back(buffer_spec(nb::cast<std::string>(item[0]), item[1]));
     for (nb::handle op : program.attr("ops")) spec.ops.push_back(op_spec(op));
     for (nb::handle cache : program.attr("caches"))
-        spec.caches.push_back({get<int>(cache, "kv_heads"), get<int>(cache, "k_dim"), get<int>(cache, "v_dim")});
+        spec.caches.push_back({get<int>(cache, "kv_heads"), get<int>(cache, "k_dim"), get<int>(cache, "v_dim"),
+                               get<int>(cache, "reach")});
+    for (nb::handle state : program.attr("states")) spec.states.push_back({get<int>(state, "values")});
     for (nb::handle rope : program.attr("ropes"))
         spec.ropes.push_back(
             {nb::cast<std::vector<float>>(nb::list(rope.attr("inv_freq"))), get<float>(rope, "scale")});

@@ -34,6 +34,7 @@ namespace {
 
 using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntPairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using WritableRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -41,6 +42,7 @@ template <class T>
 using NumpyArray = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
 using NumpyRows = NumpyArray<float>;
 using NumpyBytes = NumpyArray<uint8_t>;
+using NumpyLine = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
 // A new array [rows][cols] of no particular values, and where they lie.
 template <class T = float>
@@ -49,6 +51,23 @@ std::pair<NumpyArray<T>, T*> new_rows(size_t rows, size_t cols) {
     T* data = values.get();
     nb::capsule owner(values.release(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
     return {NumpyArray<T>(data, {rows, cols}, owner), data};
+}
+
+std::pair<NumpyLine, uint8_t*> new_line(size_t bytes) {
+    auto values = std::make_unique_for_overwrite<uint8_t[]>(bytes);
+    uint8_t* data = values.get();
+    nb::capsule owner(values.release(), [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+    return {NumpyLine(data, {bytes}, owner), data};
+}
+
+constexpr std::pair<const char*, BlockKind> kBlockKinds[] = {
+    {"page", BlockKind::page}, {"window", BlockKind::window}, {"state", BlockKind::state}};
+
+BlockKind kind_named(const std::string& name) {
+    for (const auto& [known, kind] : kBlockKinds) {
+        if (name == known) return kind;
+    }
+    throw ProgramError("context memory has no blocks of the kind " + name);
 }
 
 std::vector<std::string> isa_names() {
@@ -81,14 +100,16 @@ std::vector<int> placement(int threads, const std::string& root, std::optional<s
 class PyExecutor {
 public:
     PyExecutor(nb::handle program, nb::dict dense, nb::handle banks, std::optional<int> threads, const std::string& isa,
-               const std::string& kv_dtype, int page_tokens, int kv_pages, int max_tokens, int64_t serial_cost) {
+               const std::string& kv_dtype, int page_tokens, int pages, int windows, int states, int max_tokens,
+               int64_t serial_cost) {
         if (kv_dtype != "f32" && kv_dtype != "f16") throw ProgramError("a cache cannot hold " + kv_dtype);
         ModelSpec model;
         model.program = program_spec(program);
         for (const auto& [name, tensor] : dense)
             model.weights.emplace(nb::cast<std::string>(name), weight_spec(tensor, lender_));
         for (nb::handle bank : banks) model.banks.push_back(bank_spec(bank, lender_));
-        const Settings settings = {page_tokens, kv_pages, kv_dtype == "f16", max_tokens, serial_cost};
+        const Settings settings = {
+            page_tokens, {pages, windows, states}, kv_dtype == "f16", max_tokens, serial_cost};
         const Kernels& kernels = kernels_named(isa);
         const Operations& operations = operations_beside(kernels);
         isa_ = kernels.name;
@@ -98,13 +119,17 @@ public:
     }
 
     NumpyRows step(Ints tokens, Ints positions, Ints seq_starts, const std::vector<Ints>& page_tables, Ints rows,
-                   size_t first, std::optional<size_t> last) {
+                   size_t first, std::optional<size_t> last, const std::vector<Ints>& window_tables,
+                   const std::optional<Ints>& states, const std::optional<IntPairs>& saves) {
         BatchView batch;
         batch.tokens = view(tokens);
         batch.positions = view(positions);
         batch.seq_starts = view(seq_starts);
         for (const Ints& table : page_tables) batch.page_tables.push_back(view(table));
         batch.rows = view(rows);
+        for (const Ints& table : window_tables) batch.window_tables.push_back(view(table));
+        if (states) batch.states = view(*states);
+        if (saves) batch.saves = {saves->data(), saves->size()};
         auto [logits, data] = new_rows(rows.size(), static_cast<size_t>(executor_->vocab()));
         const size_t end = last.value_or(executor_->operations());
         if (end < executor_->operations()) std::fill_n(data, logits.size(), 0.0f);
@@ -139,11 +164,35 @@ public:
             std::copy_n(rows.data() + i * rows.shape(1), rows.shape(1), target.row(static_cast<int>(i)));
     }
 
-    void resize_kv(int pages) {
+    void resize_context(int pages, int windows, int states) {
         const nb::gil_scoped_release unlocked;
-        executor_->cache().resize(pages);
+        executor_->context().resize({pages, windows, states});
     }
-    void copy_page(int source, int target) { executor_->cache().copy_page(source, target); }
+    void copy_block(const std::string& kind, int source, int target) {
+        executor_->context().copy(kind_named(kind), source, target);
+    }
+    NumpyLine read_block(const std::string& kind, int block) const {
+        const ContextStore& context = executor_->context();
+        auto [copy, data] = new_line(context.block_bytes(kind_named(kind)));
+        context.read(kind_named(kind), block, data);
+        return copy;
+    }
+    void write_block(const std::string& kind, int block, Bytes data) {
+        ContextStore& context = executor_->context();
+        if (data.size() != context.block_bytes(kind_named(kind)))
+            throw ProgramError("a block of " + std::to_string(context.block_bytes(kind_named(kind))) +
+                               " bytes instead of " + std::to_string(data.size()));
+        context.write(kind_named(kind), block, data.data());
+    }
+    std::tuple<int, int, int> room() const {
+        const ContextRoom room = executor_->context().room();
+        return {room.pages, room.windows, room.states};
+    }
+    nb::dict block_bytes() const {
+        nb::dict result;
+        for (const auto& [name, kind] : kBlockKinds) result[name] = executor_->context().block_bytes(kind);
+        return result;
+    }
 
     void record_routing(bool on) { executor_->routing().record(on, executor_->max_tokens()); }
     NumpyRouting routing() const { return recorded_routing(*executor_); }
@@ -161,9 +210,7 @@ public:
         return result;
     }
 
-    int kv_pages() const { return executor_->cache().pages(); }
-    int page_tokens() const { return executor_->cache().page_tokens(); }
-    size_t page_bytes() const { return executor_->cache().page_bytes(); }
+    int page_tokens() const { return executor_->context().cache().page_tokens(); }
     int threads() const { return executor_->threads(); }
     size_t operations() const { return executor_->operations(); }
     const std::string& isa() const { return isa_; }
@@ -335,23 +382,26 @@ NB_MODULE(_native, m) {
 
     nb::class_<PyExecutor>(m, "Executor")
         .def(nb::init<nb::handle, nb::dict, nb::handle, std::optional<int>, const std::string&, const std::string&, int,
-                      int, int, int64_t>(),
+                      int, int, int, int, int64_t>(),
              "program"_a, "dense"_a, "banks"_a, nb::kw_only(), "threads"_a = nb::none(), "isa"_a = "",
-             "kv_dtype"_a = "f16", "page_tokens"_a = 16, "kv_pages"_a = 0, "max_tokens"_a = 512,
-             "serial_cost"_a = Settings{}.serial_cost)
+             "kv_dtype"_a = "f16", "page_tokens"_a = 16, "pages"_a = 0, "windows"_a = 0, "states"_a = 0,
+             "max_tokens"_a = 512, "serial_cost"_a = Settings{}.serial_cost)
         .def("step", &PyExecutor::step, "tokens"_a, "positions"_a, "seq_starts"_a, "page_tables"_a, "rows"_a,
-             "first"_a = 0, "stop_after"_a = nb::none())
+             "first"_a = 0, "stop_after"_a = nb::none(), nb::kw_only(), "window_tables"_a = std::vector<Ints>(),
+             "states"_a = nb::none(), "saves"_a = nb::none())
         .def("buffer", &PyExecutor::buffer, "name"_a)
         .def("write_buffer", &PyExecutor::write_buffer, "name"_a, "rows"_a)
-        .def("resize_kv", &PyExecutor::resize_kv, "pages"_a)
-        .def("copy_page", &PyExecutor::copy_page, "source"_a, "target"_a)
+        .def("resize_context", &PyExecutor::resize_context, "pages"_a, "windows"_a, "states"_a)
+        .def("copy_block", &PyExecutor::copy_block, "kind"_a, "source"_a, "target"_a)
+        .def("read_block", &PyExecutor::read_block, "kind"_a, "block"_a)
+        .def("write_block", &PyExecutor::write_block, "kind"_a, "block"_a, "data"_a)
         .def("record_routing", &PyExecutor::record_routing, "on"_a)
         .def("routing", &PyExecutor::routing)
         .def("force_routing", &PyExecutor::force_routing, "ids"_a.none())
         .def("counters", &PyExecutor::counters)
-        .def_prop_ro("kv_pages", &PyExecutor::kv_pages)
+        .def_prop_ro("room", &PyExecutor::room)
         .def_prop_ro("page_tokens", &PyExecutor::page_tokens)
-        .def_prop_ro("page_bytes", &PyExecutor::page_bytes)
+        .def_prop_ro("block_bytes", &PyExecutor::block_bytes)
         .def_prop_ro("threads", &PyExecutor::threads)
         .def_prop_ro("operations", &PyExecutor::operations)
         .def_prop_ro("isa", &PyExecutor::isa);

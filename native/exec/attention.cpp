@@ -82,6 +82,9 @@ private:
     // Values of one part: m and l of all rows, then their sums.
     size_t part_values() const { return kAttentionRows * (2 + v_stride()); }
     int group() const { return shape_.heads / shape_.kv_heads; }
+    const int32_t* pages_of(const Sequence& sequence) const {
+        return cache_.layer(shape_.cache).group == PageGroup::window ? sequence.windows : sequence.pages;
+    }
 
     AttentionPart part_at(float* memory) const {
         return {memory, memory + kAttentionRows, memory + 2 * kAttentionRows};
@@ -93,9 +96,9 @@ private:
                                            [](int value, const Sequence& s) { return value < s.begin; });
         const Sequence& sequence = *(next - 1);
         const int position = step.positions[token];
-        const int page = sequence.pages[position / cache_.page_tokens()];
-        const auto slot = static_cast<size_t>(position % cache_.page_tokens());
         const KvCache::Layer& layer = cache_.layer(shape_.cache);
+        const int page = pages_of(sequence)[position / cache_.page_tokens()];
+        const auto slot = static_cast<size_t>(position % cache_.page_tokens());
         for (int head = 0; head < shape_.kv_heads; ++head) {
             const size_t k_row = static_cast<size_t>(layer.k_stride) * cache_.value_bytes();
             machine_.operations->store_cached(k_.row(token) + head * layer.k_dim, layer.k_dim, layer.k_stride,
@@ -166,7 +169,7 @@ private:
         result.position = span.sequence->position + span.token - span.sequence->begin;
         result.k = layer.keys(kv_head, 0);
         result.v = layer.values(kv_head, 0);
-        result.pages = span.sequence->pages;
+        result.pages = pages_of(*span.sequence);
         return result;
     }
 
@@ -260,6 +263,7 @@ std::unique_ptr<Operation> make_attention(const OpReader& op) {
     if (v != nullptr) op.width(*v, int64_t{shape.kv_heads} * kernel.v_dim);
     op.width(o, int64_t{shape.heads} * kernel.v_dim);
     op.require(!q.per_row && !k.per_row && !o.per_row && (v == nullptr || !v->per_row), "works on one row a token");
+    if (layer.group == PageGroup::window) op.builder.storage().window_sights.push_back({kernel.window, 0});
     kernel.k_stride = layer.k_stride;
     kernel.v_stride = (kernel.v_dim + kTileRows - 1) / kTileRows * kTileRows;
     kernel.page_tokens = cache.page_tokens();

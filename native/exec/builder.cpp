@@ -15,9 +15,9 @@ size_t row_stride(int width) {
 
 }  // namespace
 
-Builder::Builder(const ModelSpec& model, const Settings& settings, const Machine& machine, KvCache& cache,
-                 Storage& storage)
-    : model_(model), settings_(settings), machine_(machine), cache_(cache), storage_(storage) {
+Builder::Builder(const ModelSpec& model, const Settings& settings, const Machine& machine,
+                 ContextStore& context, Storage& storage)
+    : model_(model), settings_(settings), machine_(machine), context_(context), storage_(storage) {
     allocate_buffers();
     for (const BufferSpec& spec : model.program.buffers) {
         if (!spec.base.empty()) resolve_view(spec);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/kv_cache.h"
+#include "exec/context_store.h"
 #include "exec/operation.h"
 #include "exec/program.h"
 #include "exec/storage.h"
@@ -15,12 +15,14 @@ namespace freetoken {
 class Builder {
 public:
     // Fills `storage` with buffers, rope tables and layouts. All references must outlive the builder; the operations
-    // it makes keep references to `storage` and `cache`.
-    Builder(const ModelSpec& model, const Settings& settings, const Machine& machine, KvCache& cache, Storage& storage);
+    // it makes keep references to `storage` and `context`.
+    Builder(const ModelSpec& model, const Settings& settings, const Machine& machine, ContextStore& context,
+            Storage& storage);
 
     const Machine& machine() const { return machine_; }
     const Settings& settings() const { return settings_; }
-    KvCache& cache() const { return cache_; }
+    KvCache& cache() const { return context_.cache(); }
+    StateStore& states() const { return context_.states(); }
     Storage& storage() const { return storage_; }
 
     // Each throws ProgramError, which names what is missing.
@@ -47,7 +49,7 @@ private:
     const ModelSpec& model_;
     const Settings& settings_;
     const Machine& machine_;
-    KvCache& cache_;
+    ContextStore& context_;
     Storage& storage_;
 };
 
@@ -78,6 +80,8 @@ public:
     OrderedMatrix ordered_matrix(size_t i) const;
     // Of an operation that takes no other order than that of its input.
     PackedMatrix matrix(size_t i) const;
+    // Values of a vector whose length says what it is.
+    int vector_length(size_t i) const;
     const float* vector(size_t i, int length) const;
     const float* optional_vector(size_t i, int length) const;
 
@@ -121,5 +125,13 @@ std::unique_ptr<Operation> make_glu(const OpReader& op);
 std::unique_ptr<Operation> make_sigmoid_gate(const OpReader& op);
 std::unique_ptr<Operation> make_add(const OpReader& op);
 std::unique_ptr<Operation> make_select(const OpReader& op);
+std::unique_ptr<Operation> make_conv(const OpReader& op);
+std::unique_ptr<Operation> make_delta_rule(const OpReader& op);
+std::unique_ptr<Operation> make_ssm(const OpReader& op);
+std::unique_ptr<Operation> make_l2_norm(const OpReader& op);
+std::unique_ptr<Operation> make_decay(const OpReader& op);
+std::unique_ptr<Operation> make_gated_norm(const OpReader& op);
+std::unique_ptr<Operation> make_gate(const OpReader& op);
+std::unique_ptr<Operation> make_relu2(const OpReader& op);
 
 }  // namespace freetoken

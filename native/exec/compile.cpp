@@ -22,6 +22,14 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"sigmoid_gate", make_sigmoid_gate},
     {"add", make_add},
     {"select", make_select},
+    {"conv", make_conv},
+    {"delta_rule", make_delta_rule},
+    {"ssm", make_ssm},
+    {"l2_norm", make_l2_norm},
+    {"decay", make_decay},
+    {"gated_norm", make_gated_norm},
+    {"gate", make_gate},
+    {"relu2", make_relu2},
 };
 
 Maker maker_of(const OpReader& op, const std::string& kind) {

@@ -6,10 +6,6 @@
 namespace freetoken {
 namespace {
 
-std::string text(int64_t n) {
-    return std::to_string(n);
-}
-
 // Lends the caller's array to the output buffer for the time of a step.
 class OutputLoan {
 public:
@@ -29,13 +25,13 @@ Executor::Executor(const ModelSpec& model, const Settings& settings, const Kerne
     : settings_(settings),
       pool_(std::move(cpus)),
       machine_{&kernels, &operations, pool_.size()},
-      cache_(model.program.caches, settings.page_tokens, settings.half_kv, settings.kv_pages) {
+      context_(model.program, settings) {
     if (settings.max_tokens <= 0) throw ProgramError("a step must have room for at least one token");
     compile(model);
 }
 
 void Executor::compile(const ModelSpec& model) {
-    Builder builder(model, settings_, machine_, cache_, storage_);
+    Builder builder(model, settings_, machine_, context_, storage_);
     angles_ = make_angles(builder);
     for (size_t i = 0; i < model.program.ops.size(); ++i) {
         const OpSpec& spec = model.program.ops[i];
@@ -69,59 +65,14 @@ Counters Executor::counters() const {
     return result;
 }
 
-void Executor::check_sequence(const BatchView& batch, size_t index) const {
-    const int begin = batch.seq_starts[index];
-    const int end = batch.seq_starts[index + 1];
-    const std::string name = "sequence " + std::to_string(index);
-    if (begin < 0 || end < begin || end > static_cast<int>(batch.tokens.size()))
-        throw std::invalid_argument(name + " has bounds " + text(begin) + " and " + text(end));
-    if (begin == end) return;
-    const auto at = [&](int token) { return batch.positions[static_cast<size_t>(token)]; };
-    if (at(begin) < 0) throw std::invalid_argument(name + " starts at position " + text(at(begin)));
-    for (int token = begin + 1; token < end; ++token) {
-        if (at(token) != at(token - 1) + 1) throw std::invalid_argument(name + " has a gap in its positions");
-    }
-    const auto pages = static_cast<size_t>(at(end - 1) / cache_.page_tokens() + 1);
-    const auto table = batch.page_tables[index];
-    if (table.size() < pages)
-        throw std::invalid_argument(name + " needs " + std::to_string(pages) + " pages and has " +
-                                    std::to_string(table.size()));
-    for (size_t i = 0; i < pages; ++i) {
-        if (table[i] < 0 || table[i] >= cache_.pages())
-            throw std::invalid_argument(name + " uses page " + text(table[i]) + " of " + text(cache_.pages()));
-    }
-}
-
-Step Executor::checked(const BatchView& batch) const {
-    const size_t tokens = batch.tokens.size();
-    if (tokens > static_cast<size_t>(settings_.max_tokens) || batch.rows.size() > tokens)
-        throw std::invalid_argument("a step of " + std::to_string(tokens) + " tokens and " +
-                                    std::to_string(batch.rows.size()) + " rows; there is room for " +
-                                    text(settings_.max_tokens) + " tokens");
-    const auto& starts = batch.seq_starts;
-    if (batch.positions.size() != tokens || starts.size() != batch.page_tables.size() + 1 || starts.front() != 0 ||
-        starts.back() != static_cast<int>(tokens))
-        throw std::invalid_argument("the parts of the batch do not fit together");
-    for (const int32_t token : batch.tokens) {
-        if (token < 0 || token >= embed_rows_)
-            throw std::invalid_argument("token " + text(token) + " of a vocabulary of " + text(embed_rows_));
-    }
-    for (const int32_t row : batch.rows) {
-        if (row < 0 || row >= static_cast<int>(tokens)) throw std::invalid_argument("logits of token " + text(row));
-    }
-    Step step;
-    step.tokens = static_cast<int>(tokens);
-    step.rows = static_cast<int>(batch.rows.size());
-    step.ids = batch.tokens.data();
-    step.positions = batch.positions.data();
-    step.row_tokens = batch.rows.data();
-    for (size_t i = 0; i + 1 < starts.size(); ++i) {
-        check_sequence(batch, i);
-        if (starts[i] == starts[i + 1]) continue;
-        step.sequences.push_back({starts[i], starts[i + 1] - starts[i], batch.positions[static_cast<size_t>(starts[i])],
-                                  batch.page_tables[i].data()});
-    }
-    return step;
+BatchLimits Executor::limits() const {
+    return {settings_.max_tokens,
+            embed_rows_,
+            settings_.page_tokens,
+            context_.room(),
+            context_.cache().uses(PageGroup::whole),
+            context_.states().states() > 0,
+            storage_.window_sights};
 }
 
 bool Executor::rotates(size_t first, size_t last) const {
@@ -133,7 +84,7 @@ void Executor::step(const BatchView& batch, size_t first, size_t last, float* lo
     if (first > last || last > operations_.size())
         throw std::invalid_argument("operations " + std::to_string(first) + " to " + std::to_string(last) + " of " +
                                     std::to_string(operations_.size()));
-    step_ = checked(batch);
+    step_ = checked_step(batch, limits());
     storage_.routing.begin(step_.tokens);
     if (step_.tokens == 0 || first == last) return;
     const OutputLoan loan(*output_, logits);

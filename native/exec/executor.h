@@ -3,25 +3,16 @@
 
 #include <chrono>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "exec/batch_check.h"
 #include "exec/builder.h"
-#include "exec/kv_cache.h"
+#include "exec/context_store.h"
 #include "exec/program.h"
 #include "pool/pool.h"
 
 namespace freetoken {
-
-// A step as it comes from outside, unchecked.
-struct BatchView {
-    std::span<const int32_t> tokens;
-    std::span<const int32_t> positions;
-    std::span<const int32_t> seq_starts;
-    std::vector<std::span<const int32_t>> page_tables;
-    std::span<const int32_t> rows;
-};
 
 struct Counters {
     int64_t steps = 0;
@@ -49,17 +40,16 @@ public:
     int vocab() const { return output_->width; }
     int max_tokens() const { return settings_.max_tokens; }
     int threads() const { return pool_.size(); }
-    KvCache& cache() { return cache_; }
-    const KvCache& cache() const { return cache_; }
+    ContextStore& context() { return context_; }
+    const ContextStore& context() const { return context_; }
     Counters counters() const;
     Routing& routing() { return storage_.routing; }
     const Routing& routing() const { return storage_.routing; }
 
 private:
     void compile(const ModelSpec& model);
-    Step checked(const BatchView& batch) const;
+    BatchLimits limits() const;
     bool rotates(size_t first, size_t last) const;
-    void check_sequence(const BatchView& batch, size_t index) const;
     Phase next(int thread) override;
     void run(TaskRange tasks, int thread) override;
     uint8_t* scratch(int thread) const { return scratch_.data() + static_cast<size_t>(thread) * scratch_stride_; }
@@ -68,7 +58,7 @@ private:
     const Settings settings_;
     Pool pool_;
     const Machine machine_;
-    KvCache cache_;
+    ContextStore context_;
     Storage storage_;
     std::unique_ptr<Operation> angles_;
     std::vector<std::unique_ptr<Operation>> operations_;

@@ -1,7 +1,6 @@
 #include "exec/kv_cache.h"
 
-#include <cstring>
-#include <new>
+#include <algorithm>
 #include <string>
 
 namespace freetoken {
@@ -15,14 +14,16 @@ int padded(int n) {
 
 }  // namespace
 
-KvCache::KvCache(const std::vector<CacheSpec>& caches, int page_tokens, bool half, int pages)
+KvCache::KvCache(const std::vector<CacheSpec>& caches, int page_tokens, bool half)
     : page_tokens_(page_tokens), half_(half) {
     if (page_tokens <= 0 || page_tokens % kLanes != 0)
         throw ProgramError("a cache page must hold a multiple of 16 positions, not " + std::to_string(page_tokens));
     for (const CacheSpec& cache : caches) {
         if (cache.kv_heads <= 0 || cache.k_dim <= 0 || cache.v_dim < 0)
             throw ProgramError("a cache needs heads and values of keys");
+        if (cache.reach < 0) throw ProgramError("a cache cannot reach back " + std::to_string(cache.reach));
         Layer layer;
+        layer.group = cache.reach > 0 ? PageGroup::window : PageGroup::whole;
         layer.kv_heads = cache.kv_heads;
         layer.k_dim = cache.k_dim;
         layer.v_dim = cache.v_dim;
@@ -35,39 +36,29 @@ KvCache::KvCache(const std::vector<CacheSpec>& caches, int page_tokens, bool hal
         layer.memory = Mapping(0, true);
         layers_.push_back(std::move(layer));
     }
-    resize(pages);
 }
 
-void KvCache::resize(int pages) {
-    if (pages < 0) throw ProgramError("a cache cannot have " + std::to_string(pages) + " pages");
-    size_t done = 0;
-    try {
-        for (; done < layers_.size(); ++done) {
-            size_t bytes = 0;
-            if (__builtin_mul_overflow(static_cast<size_t>(pages), layers_[done].page_bytes, &bytes))
-                throw std::bad_alloc();
-            layers_[done].memory.resize(bytes);
-        }
-    } catch (const std::bad_alloc&) {
-        // Only growing can fail, and giving the growth back cannot.
-        for (size_t i = 0; i < done; ++i) layers_[i].memory.resize(static_cast<size_t>(pages_) * layers_[i].page_bytes);
-        throw;
+void KvCache::ask(PageGroup group, int pages, std::vector<Resize>& asked) {
+    for (Layer& layer : layers_) {
+        if (layer.group == group) asked.push_back({&layer.memory, array_bytes(pages, layer.page_bytes)});
     }
-    pages_ = pages;
 }
 
-void KvCache::copy_page(int source, int target) {
-    for (const int page : {source, target}) {
-        if (page < 0 || page >= pages_)
-            throw std::out_of_range("there is no page " + std::to_string(page) + " among " + std::to_string(pages_));
+std::vector<std::span<uint8_t>> KvCache::block(PageGroup group, int page) const {
+    std::vector<std::span<uint8_t>> parts;
+    for (const Layer& layer : layers_) {
+        if (layer.group == group) parts.emplace_back(layer.keys(0, page), layer.page_bytes);
     }
-    if (source == target) return;
-    for (const Layer& layer : layers_) std::memcpy(layer.keys(0, target), layer.keys(0, source), layer.page_bytes);
+    return parts;
 }
 
-size_t KvCache::page_bytes() const {
+bool KvCache::uses(PageGroup group) const {
+    return std::any_of(layers_.begin(), layers_.end(), [&](const Layer& layer) { return layer.group == group; });
+}
+
+size_t KvCache::page_bytes(PageGroup group) const {
     size_t bytes = 0;
-    for (const Layer& layer : layers_) bytes += layer.page_bytes;
+    for (const Layer& layer : layers_) bytes += layer.group == group ? layer.page_bytes : 0;
     return bytes;
 }
 

@@ -1,8 +1,13 @@
 // Keys and values of every attention layer, in pages of `page_tokens` positions. A layer's page holds the keys of each
 // kv head and then the values of each, so that one head's positions in a page are read as one stream.
+//
+// Layers are of two groups, whose pages are numbered by themselves: those that keep everything, and those that reach
+// back only so far and give up pages behind.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "exec/memory.h"
@@ -10,9 +15,12 @@
 
 namespace freetoken {
 
+enum class PageGroup : uint8_t { whole, window };
+
 class KvCache {
 public:
     struct Layer {
+        PageGroup group = PageGroup::whole;
         int kv_heads = 0;
         int k_dim = 0;
         int v_dim = 0;
@@ -33,19 +41,25 @@ public:
         }
     };
 
-    KvCache(const std::vector<CacheSpec>& caches, int page_tokens, bool half, int pages);
+    // Without a page at first.
+    KvCache(const std::vector<CacheSpec>& caches, int page_tokens, bool half);
 
-    // Pages below both counts keep their contents. Throws std::bad_alloc and changes nothing.
-    void resize(int pages);
-    // Throws std::out_of_range.
-    void copy_page(int source, int target);
+    // What a resize to so many pages of a group asks of its layers' memory. Throws std::bad_alloc for a size that no
+    // memory has.
+    void ask(PageGroup group, int pages, std::vector<Resize>& asked);
+    // Says that the memory of a group is now of so many pages.
+    void resized(PageGroup group, int pages) { pages_[static_cast<size_t>(group)] = pages; }
 
-    int pages() const { return pages_; }
+    // The block of a page: what it holds in each layer of its group, in order.
+    std::vector<std::span<uint8_t>> block(PageGroup group, int page) const;
+
+    bool uses(PageGroup group) const;
+    int pages(PageGroup group) const { return pages_[static_cast<size_t>(group)]; }
     int page_tokens() const { return page_tokens_; }
     bool half() const { return half_; }
     size_t value_bytes() const { return half_ ? 2 : 4; }
-    // Bytes of a page in all layers together.
-    size_t page_bytes() const;
+    // Bytes of a page in all layers of its group together.
+    size_t page_bytes(PageGroup group) const;
     int layers() const { return static_cast<int>(layers_.size()); }
     const Layer& layer(int index) const { return layers_[static_cast<size_t>(index)]; }
 
@@ -53,7 +67,7 @@ private:
     std::vector<Layer> layers_;
     int page_tokens_;
     bool half_;
-    int pages_ = 0;
+    std::array<int, 2> pages_ = {};
 };
 
 }  // namespace freetoken

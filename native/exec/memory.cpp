@@ -54,4 +54,28 @@ void Mapping::resize(size_t bytes) {
 #endif
 }
 
+void resize_all(const std::vector<Resize>& asked) {
+    std::vector<Resize> grown;
+    grown.reserve(asked.size());
+    try {
+        for (const Resize& resize : asked) {
+            const size_t before = resize.mapping->bytes();
+            if (resize.bytes <= before) continue;
+            resize.mapping->resize(resize.bytes);
+            grown.push_back({resize.mapping, before});
+        }
+    } catch (const std::bad_alloc&) {
+        // Only growing can fail, and giving the growth back cannot.
+        for (const Resize& resize : grown) resize.mapping->resize(resize.bytes);
+        throw;
+    }
+    for (const Resize& resize : asked) resize.mapping->resize(resize.bytes);
+}
+
+size_t array_bytes(int count, size_t element) {
+    size_t bytes = 0;
+    if (count < 0 || __builtin_mul_overflow(static_cast<size_t>(count), element, &bytes)) throw std::bad_alloc();
+    return bytes;
+}
+
 }  // namespace freetoken

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace freetoken {
 
@@ -41,5 +42,17 @@ private:
     size_t bytes_ = 0;
     bool huge_ = false;
 };
+
+// One of several mappings that change their size together.
+struct Resize {
+    Mapping* mapping = nullptr;
+    size_t bytes = 0;
+};
+
+// All or none: throws std::bad_alloc and leaves every one as it was.
+void resize_all(const std::vector<Resize>& asked);
+
+// Bytes of `count` elements. Throws std::bad_alloc where that is more than a size can say.
+size_t array_bytes(int count, size_t element);
 
 }  // namespace freetoken

@@ -69,6 +69,11 @@ PackedMatrix OpReader::matrix(size_t i) const {
     return ordered.matrix;
 }
 
+int OpReader::vector_length(size_t i) const {
+    require(i < spec_.weights.size(), "too few weights");
+    return find_weight(spec_.weights[i]).cols;
+}
+
 const float* OpReader::vector(size_t i, int length) const {
     require(i < spec_.weights.size(), "too few weights");
     const std::string& name = spec_.weights[i];

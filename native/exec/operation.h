@@ -28,6 +28,14 @@ struct Sequence {
     int tokens = 0;
     int position = 0;  // of the first token
     const int32_t* pages = nullptr;
+    const int32_t* windows = nullptr;  // pages of caches with a reach; -1 behind everything that is still seen
+    int state = -1;                    // its slot, of recurrent programs
+};
+
+// After the token goes the state of its sequence to the slot, besides its own.
+struct Save {
+    int token = 0;
+    int slot = 0;
 };
 
 // One batch, checked. `rows` are the tokens whose logits are wanted.
@@ -38,6 +46,7 @@ struct Step {
     const int32_t* positions = nullptr;
     const int32_t* row_tokens = nullptr;
     std::vector<Sequence> sequences;
+    std::vector<Save> saves;  // ascending by token
 };
 
 // A buffer or a view of one: row i starts at data + i * stride.

@@ -31,6 +31,12 @@ struct CacheSpec {
     int kv_heads = 0;
     int k_dim = 0;
     int v_dim = 0;  // 0: values are the first columns of the keys
+    int reach = 0;  // positions that a token sees at most; 0: all. Such a cache lies in window pages
+};
+
+// What one recurrent operation keeps of a sequence.
+struct StateSpec {
+    int values = 0;
 };
 
 struct RopeSpec {
@@ -90,6 +96,7 @@ struct ProgramSpec {
     std::vector<BufferSpec> buffers;
     std::vector<OpSpec> ops;
     std::vector<CacheSpec> caches;
+    std::vector<StateSpec> states;
     std::vector<RopeSpec> ropes;
     std::string output;
 };
@@ -100,9 +107,16 @@ struct ModelSpec {
     std::vector<BankSpec> banks;
 };
 
+// Blocks of context memory of each kind.
+struct ContextRoom {
+    int pages = 0;
+    int windows = 0;
+    int states = 0;
+};
+
 struct Settings {
     int page_tokens = 256;
-    int kv_pages = 0;
+    ContextRoom room;
     bool half_kv = false;
     int max_tokens = 512;         // of one step
     int64_t serial_cost = 32768;  // work, in values touched, that one thread does faster than all would together

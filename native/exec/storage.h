@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "exec/batch_check.h"
 #include "exec/expert_records.h"
 #include "exec/operation.h"
 #include "exec/program.h"
@@ -60,6 +61,7 @@ struct Storage {
     Workspace workspace;
     ExpertCounters experts;
     Routing routing;
+    std::vector<Sight> window_sights;  // of attention in window pages
 };
 
 }  // namespace freetoken

@@ -14,6 +14,7 @@ from engine.files.ftw.opening import open_model
 from engine.files.sources.upcycle import Upcycle
 from engine.measure.bench import Bench
 from engine.measure.native_meter import NativeMeter
+from engine.memory.blocks import ContextRoom
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch
 from engine.program.lower import lower
@@ -44,7 +45,7 @@ class Ours:
             ftw.banks,
             threads=threads,
             page_tokens=PAGE_TOKENS,
-            kv_pages=-(-context // PAGE_TOKENS),
+            room=ContextRoom(-(-context // PAGE_TOKENS)),
             max_tokens=STEP_TOKENS,
         )
         self._bench = Bench(self.executor, program, context)

@@ -35,6 +35,7 @@ from engine.experts.split import Split
 from engine.files.codecs import CODECS
 from engine.files.ftw.opening import Ftw, open_model
 from engine.measure.random_model import RandomShape, write_random_model
+from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.executor import Batch
 from engine.program.lower import lower
@@ -304,7 +305,7 @@ def _model_steps(check: Check, ftw: Ftw, bank: HostBank) -> None:
     shape, program = check.sizes.shape, lower(Spec.from_json(ftw.spec))
     random = np.random.default_rng(3)
     talk = Talk(random.integers(0, shape.vocab_size, check.sizes.prompt).tolist(), check.sizes.steps)
-    native = NativeExecutor(program, ftw.dense, ftw.banks, kv_pages=talk.pages)
+    native = NativeExecutor(program, ftw.dense, ftw.banks, room=ContextRoom(talk.pages))
     near = talk.logits(native)
     began = time.perf_counter()
     talk.logits(native)
@@ -321,7 +322,7 @@ def _model_steps(check: Check, ftw: Ftw, bank: HostBank) -> None:
         ("37 % slots, f = 0.3", max(shape.top_k, pool * 37 // 100), Split.carry(0.3)),
         ("all in slots", pool, Split.all_fill()),
     ):
-        made = check.make(program, ftw, check.driver, bank, slots=(slots,), split=split, kv_pages=talk.pages)
+        made = check.make(program, ftw, check.driver, bank, slots=(slots,), split=split, room=ContextRoom(talk.pages))
         try:
             found = talk.logits(made)
             before = dict(made.counters())

@@ -20,6 +20,7 @@ from engine.device.driver import Grid, Stream
 from engine.device.sim import SimDriver
 from engine.files.codecs import align
 from engine.files.ftw.opening import Tensor
+from engine.memory.blocks import ContextRoom
 from engine.program.device import paged_kernels
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.native_attention import NativeAttention
@@ -156,7 +157,7 @@ def run(case: Case, seed: int) -> float:
     pages[1] = np.setdiff1d(np.arange(24, dtype=np.int32), pages[0])[::-1].copy()
     driver = InterpretingDriver(256 * MIB, granularity=4096)
     buffers = DeviceBuffers(driver, program, ROOM, ROOM)
-    settings = {"kv_dtype": "f16", "page_tokens": 16, "kv_pages": 24, "max_tokens": ROOM}
+    settings = {"kv_dtype": "f16", "page_tokens": 16, "room": ContextRoom(24), "max_tokens": ROOM}
     both = (
         NativeAttention(driver, program, weights, buffers, **settings, threads=1),
         TritonAttention(driver, program, weights, buffers, load=load, **settings),

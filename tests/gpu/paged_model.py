@@ -17,6 +17,7 @@ from engine.experts.bank import HostBank
 from engine.experts.split import Split
 from engine.files.ftw.opening import open_model
 from engine.measure.random_model import RandomShape, write_random_model
+from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.triton_attention import TritonAttention
 from engine.program.lower import lower
@@ -33,11 +34,11 @@ def main() -> None:
         ftw = open_model(Path(folder) / "random")
         program = lower(Spec.from_json(ftw.spec))
         talk = Talk(list(range(5, 26)), 3)
-        near = talk.logits(NativeExecutor(program, ftw.dense, ftw.banks, kv_pages=talk.pages))
+        near = talk.logits(NativeExecutor(program, ftw.dense, ftw.banks, room=ContextRoom(talk.pages)))
         driver = InterpretingDriver(256 * MIB, granularity=4096)
         bank = HostBank.load(ftw, driver, 1 << 33)
         executor = DeviceExecutor(
-            program, ftw, driver, bank, slots=(6,), split=Split.carry(0.4), kv_pages=talk.pages,
+            program, ftw, driver, bank, slots=(6,), split=Split.carry(0.4), room=ContextRoom(talk.pages),
             make_attention=partial(TritonAttention, load=load),
         )  # fmt: skip
         found = talk.logits(executor)

@@ -82,12 +82,14 @@ struct Setup {
     int64_t serial_cost = 0;  // every phase is shared out
     bool half = true;
     int pages = 64;
+    int windows = 0;
+    int states = 0;
 };
 
 inline std::unique_ptr<Executor> make_executor(const TinyModel& model, const Setup& setup) {
     Settings settings;
     settings.page_tokens = 16;
-    settings.kv_pages = setup.pages;
+    settings.room = {setup.pages, setup.windows, setup.states};
     settings.half_kv = setup.half;
     settings.max_tokens = 320;
     settings.serial_cost = setup.serial_cost;

@@ -89,9 +89,9 @@ FREETOKEN_TEST(a_copied_page_and_a_resized_cache_keep_the_context) {
     Sequenced s{tokens, {4, 5, 6, 7}, {40}};
     std::vector<Sequenced*> one = {&s};
     run_turn(*executor, one, 0);
-    for (int page = 0; page < 3; ++page) executor->cache().copy_page(4 + page, page);
-    executor->cache().resize(3);
-    executor->cache().resize(40);
+    for (int page = 0; page < 3; ++page) executor->context().copy(BlockKind::page, 4 + page, page);
+    executor->context().resize({3});
+    executor->context().resize({40});
     s.pages = {0, 1, 2, 39};
     s.chunks = {5};
     run_all(*executor, one);
@@ -103,11 +103,11 @@ FREETOKEN_TEST(a_cache_that_finds_no_memory_stays_as_it_was) {
     const auto executor = make_executor(model, {.pages = 4});
     bool refused = false;
     try {
-        executor->cache().resize(2'000'000'000);
+        executor->context().resize({2'000'000'000});
     } catch (const std::bad_alloc&) {
         refused = true;
     }
-    CHECK(refused && executor->cache().pages() == 4, "%d pages", executor->cache().pages());
+    CHECK(refused && executor->context().room().pages == 4, "%d pages", executor->context().room().pages);
     Sequenced s{random_tokens(7, 64), pages_from(0, 4), {64}};
     run_all(*executor, {&s});
     CHECK(first_difference(s.logits, plain(model, s.tokens)) < 0, "the cache was damaged");

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch, Executor
 
 from .tiny import Truth
@@ -33,15 +34,17 @@ def batch(tokens: Sequence[int], start: int, pages: NDArray[np.int32], rows: Seq
         seq_starts=np.asarray([0, len(tokens)], np.int32),
         page_tables=(pages,),
         rows=np.asarray(rows, np.int32),
+        window_tables=(pages,),
+        states=np.zeros(1, np.int32),
     )
 
 
 def page_table(executor: Executor, tokens: int, seed: int = 0) -> NDArray[np.int32]:
     """Pages for that many tokens, in an order of no meaning; the cache grows if it has to."""
     count = -(-tokens // executor.page_tokens)
-    if executor.kv_pages < count + 3:
-        executor.resize_kv(count + 3)
-    order = np.random.default_rng(seed).permutation(executor.kv_pages)
+    room = max(executor.room.pages, count + 3)
+    executor.resize_context(ContextRoom(room, room, 1))
+    order = np.random.default_rng(seed).permutation(room)
     return order[:count].astype(np.int32)
 
 

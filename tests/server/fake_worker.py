@@ -10,6 +10,7 @@ from pathlib import Path
 import engine.worker.engine
 from engine.base.errors import CorruptFileError, NoRoomError
 from engine.base.units import parse_experts
+from engine.memory.blocks import ContextRoom
 from engine.worker.loaded import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
@@ -40,7 +41,9 @@ def load(config: WorkerConfig) -> LoadedModel:
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
-    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(model.budget.context.pages, pace=PACE)
+    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(
+        ContextRoom(model.budget.context.pages), pace=PACE
+    )
     return replace(model, executor=executor, threads=config.threads or 2)
 
 
@@ -56,9 +59,9 @@ def load_on_fake_device(config: WorkerConfig) -> LoadedModel:
 class SluggishExecutor(FakeExecutor):
     """One whose cache takes a while to change."""
 
-    def resize_kv(self, pages: int) -> None:
+    def resize_context(self, room: ContextRoom) -> None:
         time.sleep(1.0)
-        super().resize_kv(pages)
+        super().resize_context(room)
 
 
 if __name__ == "__main__":

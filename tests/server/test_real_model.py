@@ -14,6 +14,7 @@ import pytest
 import engine.front
 from engine.files.conversion.convert import convert
 from engine.files.ftw.opening import open_model
+from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
 from engine.program.ir import KV_DTYPE
 from engine.program.lower import lower
@@ -78,7 +79,7 @@ def by_hand(store: Path, prompt: list[int], count: int) -> list[int]:
     """The greedy answer of the executor alone: the whole prompt in one step, then token after token."""
     model = open_model(store / "tiny")
     program = lower(Spec.from_json(model.spec))
-    executor = NativeExecutor(program, model.dense, model.banks, threads=1, kv_dtype=KV_DTYPE, kv_pages=32)
+    executor = NativeExecutor(program, model.dense, model.banks, threads=1, kv_dtype=KV_DTYPE, room=ContextRoom(32))
     table = np.arange(31, -1, -1, dtype=np.int32)
     tokens, start = list(prompt), 0
     for _ in range(count):

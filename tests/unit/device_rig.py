@@ -16,6 +16,7 @@ from engine.experts.pinning import HostRecords, PinnedBanks
 from engine.experts.split import Split
 from engine.files.ftw.manifest import Manifest
 from engine.files.ftw.opening import Bank, Ftw, Tensor
+from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.pinned import pinned_bytes
 from engine.program.executor import Batch
@@ -36,7 +37,7 @@ class Model:
     banks: Sequence[Bank]
 
     def native(self, **settings: Any) -> NativeExecutor:
-        settings = {"threads": 1, "kv_pages": 64, **settings}
+        settings = {"threads": 1, "room": ContextRoom(64), **settings}
         return NativeExecutor(self.program, self.dense, self.banks, **settings)
 
     def device(
@@ -49,7 +50,7 @@ class Model:
     ) -> DeviceExecutor:
         """`slots` of every bank, or of each."""
         driver = driver or SimDriver(256 * MIB, granularity=4096)
-        settings = {"threads": 1, "kv_pages": 64, "max_tokens": 64, **settings}
+        settings = {"threads": 1, "room": ContextRoom(64), "max_tokens": 64, **settings}
         each = [slots] * len(self.banks) if isinstance(slots, int) else slots
         ftw = Ftw(Path("in-memory"), Manifest({}, {}, 0, (), {}, {}), self.dense, tuple(self.banks))
         spared = driver.host(pinned_bytes(self.program, settings["max_tokens"]))

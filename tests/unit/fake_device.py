@@ -12,6 +12,7 @@ from engine.base.units import ExpertRoom, KvBudget
 from engine.experts.balance import Balancer
 from engine.experts.machines import machine_named
 from engine.experts.split import DEFAULT_SPLIT, Split
+from engine.memory.blocks import ContextRoom
 from engine.memory.device_budget import DeviceNeeds, plan_device
 from engine.memory.slots import BankSize, SlotTable
 from engine.program.executor import Batch, Floats, Ints
@@ -41,8 +42,8 @@ class BankRoom:
 class FakeDevice(FakeExecutor):
     """Fulfils `engine.worker.experts.CachingExecutor`. `size` bytes may be taken by slots and pages together."""
 
-    def __init__(self, pages: int, slots: Sequence[int], *, pace: float = 0.0, size: int = TOTAL) -> None:
-        super().__init__(pages, pace=pace)
+    def __init__(self, room: ContextRoom, slots: Sequence[int], *, pace: float = 0.0, size: int = TOTAL) -> None:
+        super().__init__(room, pace=pace)
         self.slots = tuple(slots)
         self.size = size
         self.splits: list[Split] = []
@@ -51,7 +52,7 @@ class FakeDevice(FakeExecutor):
 
     @property
     def taken(self) -> int:
-        return NEEDS.fixed + self.kv_pages * 1600 + sum(self.slots) * RECORD
+        return NEEDS.fixed + self.room.pages * 1600 + sum(self.slots) * RECORD
 
     def experts(self) -> tuple[BankRoom, ...]:
         return tuple(BankRoom(slots, LAYERS * EXPERTS, RECORD) for slots in self.slots)
@@ -61,10 +62,10 @@ class FakeDevice(FakeExecutor):
         self.moves.append(f"experts {self.slots[0]} {slots[0]}")
         self.slots = tuple(slots)
 
-    def resize_kv(self, pages: int) -> None:
-        self._check((pages - self.kv_pages) * 1600)
-        self.moves.append(f"kv {self.kv_pages} {pages}")
-        super().resize_kv(pages)
+    def resize_context(self, room: ContextRoom) -> None:
+        self._check((room.pages - self.room.pages) * 1600)
+        self.moves.append(f"kv {self.room.pages} {room.pages}")
+        super().resize_context(room)
 
     def _check(self, more: int) -> None:
         if self.taken + more > self.size:
@@ -91,7 +92,7 @@ def fake_device_model(
 ) -> LoadedModel:
     """A loaded fake on a device of `size` bytes, and what no plan gives away besides."""
     plan = plan_device(NEEDS, size, kv=kv, experts=experts)
-    device = FakeDevice(plan.context.pages, plan.slots, pace=pace, size=size)
+    device = FakeDevice(ContextRoom(plan.context.pages), plan.slots, pace=pace, size=size)
     clock = VirtualClock(machine_named("rtx4090-server"), [RECORD] * LAYERS)
     return replace(
         fake_model(),

@@ -14,9 +14,10 @@ import numpy as np
 
 from engine.base.errors import DoesNotFitError
 from engine.base.units import KvBudget
+from engine.memory.blocks import BlockKind, ContextRoom
 from engine.memory.budget import ContextPlan, plan_context
 from engine.memory.pages import PAGE_TOKENS
-from engine.program.executor import Batch, Floats
+from engine.program.executor import Batch, Bytes, Floats
 from engine.worker.budget import Budget, HostPlanner
 from engine.worker.loaded import LoadedModel
 
@@ -47,8 +48,8 @@ def answer(prompt: Sequence[int], count: int) -> list[int]:
 class FakeExecutor:
     """Fulfils `engine.program.executor.Executor`. A step sleeps for `pace` seconds a token."""
 
-    def __init__(self, pages: int, *, pace: float = 0.0, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.cache = np.full((pages, PAGE_TOKENS), -1, np.int64)
+    def __init__(self, room: ContextRoom, *, pace: float = 0.0, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.cache = np.full((room.pages, PAGE_TOKENS), -1, np.int64)
         self.most_pages = 1 << 20
         self.pace = pace
         self.sleep = sleep
@@ -60,19 +61,33 @@ class FakeExecutor:
         return PAGE_TOKENS
 
     @property
-    def kv_pages(self) -> int:
-        return len(self.cache)
+    def room(self) -> ContextRoom:
+        return ContextRoom(len(self.cache))
 
-    def resize_kv(self, pages: int) -> None:
+    @property
+    def block_bytes(self) -> Mapping[BlockKind, int]:
+        return {"page": self.cache[:1].nbytes, "window": 0, "state": 0}
+
+    def resize_context(self, room: ContextRoom) -> None:
+        pages = room.pages
         if pages > self.most_pages:
             raise DoesNotFitError(f"{pages} pages are {pages - self.most_pages} too many.", "Give a smaller --kv.")
         kept = self.cache[:pages]
         self.cache = np.full((pages, PAGE_TOKENS), -1, np.int64)
         self.cache[: len(kept)] = kept
 
-    def copy_page(self, source: int, target: int) -> None:
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        assert kind == "page"
         self.copies += 1
         self.cache[target] = self.cache[source]
+
+    def read_block(self, kind: BlockKind, block: int) -> Bytes:
+        assert kind == "page"
+        return self.cache[block].copy().view(np.uint8)
+
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
+        assert kind == "page"
+        self.cache[block] = data.view(np.int64)
 
     def step(self, batch: Batch) -> Floats:
         self.batches.append(batch)
@@ -113,7 +128,7 @@ def fake_model(
         kv=KvBudget(tokens=kv_tokens),
     )
     return LoadedModel(
-        executor=FakeExecutor(plan.pages, pace=pace),
+        executor=FakeExecutor(ContextRoom(plan.pages), pace=pace),
         vocab_size=VOCAB,
         context_limit=context or model_context,
         budget=Budget(plan),

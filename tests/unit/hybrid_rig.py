@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from engine.device.sim import SimDriver, SimGraph
 from engine.experts.arena import SlotArena
+from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.cache import ExpertCache
-from engine.experts.hybrid import BankOnDevice, HybridExperts, MoeBuffers, Signals
+from engine.experts.hybrid import HybridExperts, MoeBuffers, Signals
 from engine.experts.split import Split
 from engine.files.codecs import CODECS, align
 from engine.files.ftw.manifest import Field, Shape, record_size
 from engine.files.ftw.opening import Bank
+from engine.memory.blocks import ContextRoom
 from engine.program.executor import Floats, Ints
 from engine.program.native import NativeExecutor
 from tests.unit.native_model import EXPERTS, TOP_K, RandomModel
@@ -109,7 +111,13 @@ class Reference:
         self._hidden = model.hidden
         self.layers = len(model.experts)
         self._executor = NativeExecutor(
-            self._program, model.dense, model.banks, threads=2, kv_pages=1, kv_dtype="f32", max_tokens=max_tokens
+            self._program,
+            model.dense,
+            model.banks,
+            threads=2,
+            room=ContextRoom(1),
+            kv_dtype="f32",
+            max_tokens=max_tokens,
         )
         self._routers = [index - 1 for index, op in enumerate(self._program.ops) if op.kind == "route"]
 

@@ -13,6 +13,7 @@ from engine.files.codecs import CODECS, align
 from engine.files.ftw.manifest import Field, Shape, record_size
 from engine.files.ftw.opening import Bank, Tensor
 from engine.measure.example_rows import random_rows
+from engine.memory.blocks import ContextRoom
 from engine.program.ir import Buffer, Cache, Op, Program, RopeTable
 from engine.program.native import NativeExecutor
 from tests.unit.numpy_program import Expert, NumpyProgram
@@ -162,7 +163,7 @@ class RandomModel:
 
     def finish(self, **settings: Any) -> tuple[NativeExecutor, NumpyProgram]:
         program = self.program()
-        settings = {"kv_dtype": "f32", "kv_pages": 64, "threads": 2, **settings}
+        settings = {"kv_dtype": "f32", "room": ContextRoom(64), "threads": 2, **settings}
         return NativeExecutor(program, self.dense, self.banks, **settings), NumpyProgram(
             program, self.values, self.experts
         )

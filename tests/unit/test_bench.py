@@ -11,7 +11,8 @@ import pytest
 from engine.base.errors import UsageError
 from engine.measure import bench as bench_module
 from engine.measure.bench import BenchPlan, run_bench
-from engine.program.executor import Batch, Floats
+from engine.memory.blocks import BlockKind, ContextRoom
+from engine.program.executor import Batch, Bytes, Floats
 from engine.program.ir import Buffer, Cache, Op, Program, State
 from engine.program.step_bytes import WeightBytes, step_bytes
 
@@ -59,17 +60,17 @@ class Steady:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.kv_pages = 0
+        self.room = ContextRoom()
         self.filled = 0
         self.ids: list[int] = []
 
-    def resize_kv(self, pages: int) -> None:
-        self.kv_pages = pages
+    def resize_context(self, room: ContextRoom) -> None:
+        self.room = room
 
     def step(self, batch: Batch) -> Floats:
         first, last = int(batch.positions[0]), int(batch.positions[-1])
         assert first <= self.filled, "a position before this one was never filled"
-        assert last < self.kv_pages * self.page_tokens
+        assert last < self.room.pages * self.page_tokens
         assert ((batch.tokens >= 0) & (batch.tokens < PROGRAM.vocab_size)).all()
         self.filled = max(self.filled, last + 1)
         self.ids += batch.tokens.tolist()
@@ -79,7 +80,17 @@ class Steady:
     def trace(self, batch: Batch) -> list[Floats]:
         raise AssertionError("not part of a bench")
 
-    def copy_page(self, source: int, target: int) -> None:
+    @property
+    def block_bytes(self) -> Mapping[BlockKind, int]:
+        raise AssertionError("not part of a bench")
+
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        raise AssertionError("not part of a bench")
+
+    def read_block(self, kind: BlockKind, block: int) -> Bytes:
+        raise AssertionError("not part of a bench")
+
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
         raise AssertionError("not part of a bench")
 
     def counters(self) -> Mapping[str, float]:

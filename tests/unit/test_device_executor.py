@@ -13,6 +13,7 @@ from engine.experts.cache_tables import BrokenCacheError
 from engine.experts.hybrid import Signals
 from engine.experts.split import Branch, Split
 from engine.files.codecs import CODECS
+from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.pinned import pinned_bytes
 from tests.unit.device_rig import MIB, Model, Talk, assert_same_bits, moe_model, sequence
@@ -81,7 +82,7 @@ def test_experts_and_context_may_change_size_between_any_two_steps(model: Model)
         executor.resize_experts(slots)
         assert executor.slots() == tuple(slots)
         for each in (native, executor):
-            each.resize_kv(pages)
+            each.resize_context(ContextRoom(pages))
         for _ in range(3):
             talk.step(s0=1, s1=2)
         talk.step(s2=7)

@@ -8,6 +8,7 @@ import pytest
 
 from engine.base.errors import NoRoomError, UnsupportedError
 from engine.device.sim import SimDriver
+from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
 from tests.unit.device_rig import MIB, Floats, Model, Talk, assert_same_bits, moe_model, sequence
 from tests.unit.native_model import EXPERTS
@@ -23,7 +24,7 @@ def model() -> Model:
 def test_more_slots_than_there_is_memory_for_change_nothing(model: Model) -> None:
     size = model.banks[0].record_bytes
     driver = SimDriver(24 * size + 6 * MIB, granularity=4096)
-    executor = model.device((4, 8), driver=driver, kv_pages=36)
+    executor = model.device((4, 8), driver=driver, room=ContextRoom(36))
     talk = Talk(model.native(), executor)
     talk.step(s0=20)
     driver.allocate(driver.memory()[1] - 10 * size)
@@ -34,8 +35,8 @@ def test_more_slots_than_there_is_memory_for_change_nothing(model: Model) -> Non
         executor.check()
         talk.step(s0=1)
     with pytest.raises(NoRoomError):
-        executor.resize_kv(100_000)
-    assert executor.kv_pages == 36
+        executor.resize_context(ContextRoom(100_000))
+    assert executor.room.pages == 36
     talk.step(s0=1)
     executor.resize_experts((10, 2))
     talk.step(s0=1)

@@ -76,7 +76,7 @@ def native_route(route: Route, logits: Floats, forced: Ints | None = None) -> tu
         Op("select", ("x",), ("logits",)),
     )
     program = Program(buffers, ops, (), (), "logits", route.experts, "x", (2,))
-    executor = _native.Executor(program, dense, (), threads=1, max_tokens=tokens, kv_pages=1 + tokens // 16)
+    executor = _native.Executor(program, dense, (), threads=1, max_tokens=tokens, pages=1 + tokens // 16)
     executor.force_routing(None if forced is None else forced[None])
     executor.write_buffer("x", logits)
     pages = np.arange(1 + tokens // 16, dtype=np.int32)

@@ -86,4 +86,4 @@ def test_bytes_of_a_token_are_those_of_the_native_cache(shape: dict[str, int]) -
     model.attention()
     program = model.program()
     executor = NativeExecutor(program, model.dense, model.banks, kv_dtype=KV_DTYPE, threads=1)
-    assert program.kv_bytes_per_token * executor.page_tokens == executor.page_bytes
+    assert program.kv_bytes_per_token * executor.page_tokens == executor.block_bytes["page"]

@@ -14,6 +14,7 @@ import pytest
 
 from engine import _native
 from engine.base.errors import DoesNotFitError, UnsupportedError
+from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch, Executor
 from engine.program.ir import RopeTable
 from engine.program.native import NativeExecutor
@@ -221,19 +222,19 @@ def test_a_cache_beyond_all_memory_is_refused_and_nothing_changes() -> None:
     tokens = tokens_of(40)
     expected = executor.step(whole(tokens))
     with pytest.raises(DoesNotFitError, match="1000000000 pages"):
-        executor.resize_kv(10**9)
-    assert executor.kv_pages == 64
+        executor.resize_context(ContextRoom(10**9))
+    assert executor.room.pages == 64
     np.testing.assert_array_equal(executor.step(whole(tokens[30:], start=30)), expected[30:])
 
 
 def test_a_page_that_is_not_there_is_an_error() -> None:
     model = RandomModel()
     model.attention()
-    executor, _ = model.finish(kv_pages=2)
+    executor, _ = model.finish(room=ContextRoom(2))
     with pytest.raises(ValueError, match="page 2 of 2"):
         executor.step(whole(tokens_of(40)))
     with pytest.raises(IndexError, match="page 2"):
-        executor.copy_page(0, 2)
+        executor.copy_block("page", 0, 2)
 
 
 def test_a_token_outside_the_vocabulary_is_an_error() -> None:

@@ -20,7 +20,7 @@ def model_with_attention() -> tuple[RandomModel, int]:
 def test_attention_on_rows_put_into_its_buffers_is_that_of_a_whole_step() -> None:
     model, attention = model_with_attention()
     program = model.program()
-    settings = {"threads": 2, "kv_pages": 4, "max_tokens": 32}
+    settings = {"threads": 2, "pages": 4, "max_tokens": 32}
     whole, borrowed = (_native.Executor(program, model.dense, [], **settings) for _ in range(2))
     for start, count in ((0, 20), (20, 1), (21, 11)):
         tokens = np.random.default_rng(start).integers(0, VOCAB, count).astype(np.int32)
@@ -37,7 +37,7 @@ def test_attention_on_rows_put_into_its_buffers_is_that_of_a_whole_step() -> Non
 
 def test_rows_that_a_buffer_does_not_hold_are_refused() -> None:
     model, _ = model_with_attention()
-    executor = _native.Executor(model.program(), model.dense, [], kv_pages=4, max_tokens=2)
+    executor = _native.Executor(model.program(), model.dense, [], pages=4, max_tokens=2)
     for name, shape in (("q0", (1, 3)), ("q0", (3, HEADS * HEAD_DIM)), ("nowhere", (1, 1)), ("logits", (1, VOCAB))):
         with pytest.raises(ValueError, match=name if name != "logits" else "output"):
             executor.write_buffer(name, np.zeros(shape, np.float32))

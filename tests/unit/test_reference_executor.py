@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.base.errors import DoesNotFitError
+from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
 from engine.program.ir import Buffer, Op, Program
 from engine.program.lower import lower
@@ -75,7 +76,7 @@ def one_torch_thread() -> Iterator[None]:
 @pytest.fixture
 def executor() -> ReferenceExecutor:
     spec = spec_from_config(CONFIG)
-    return ReferenceExecutor(lower(spec), RandomWeights(spec), pages=12, page_tokens=4)
+    return ReferenceExecutor(lower(spec), RandomWeights(spec), ContextRoom(12), page_tokens=4)
 
 
 def ints(*values: int) -> Ints:
@@ -120,7 +121,7 @@ def test_a_page_goes_on_where_it_was_copied(executor: ReferenceExecutor) -> None
     """A shared prefix: the first page of one sequence, copied, serves another."""
     whole = executor.step(batch(([*ONE[:4], *OTHER], 0, ints(0, 1, 2))))
     executor.step(batch((ONE, 0, ints(3, 4))))
-    executor.copy_page(3, 9)
+    executor.copy_block("page", 3, 9)
     continued = executor.step(batch((OTHER, 4, ints(9, 5, 6))))
     np.testing.assert_allclose(continued, whole[4:], atol=1e-5)
 
@@ -134,9 +135,9 @@ def test_wrong_pages_change_the_logits(executor: ReferenceExecutor) -> None:
 def test_growing_keeps_pages_and_shrinking_those_below(executor: ReferenceExecutor) -> None:
     whole = executor.step(batch(([*ONE[:4], *OTHER], 0, ints(0, 1, 2))))
     executor.step(batch((ONE[:4], 0, ints(3))))
-    executor.resize_kv(40)
-    assert executor.kv_pages == 40
-    executor.resize_kv(6)
+    executor.resize_context(ContextRoom(40))
+    assert executor.room.pages == 40
+    executor.resize_context(ContextRoom(6))
     continued = executor.step(batch((OTHER, 4, ints(3, 4, 5))))
     np.testing.assert_allclose(continued, whole[4:], atol=1e-5)
 
@@ -144,8 +145,8 @@ def test_growing_keeps_pages_and_shrinking_those_below(executor: ReferenceExecut
 def test_a_cache_that_does_not_fit_is_refused_and_nothing_changes(executor: ReferenceExecutor) -> None:
     first = executor.step(batch((ONE, 0, ints(0, 1))))
     with pytest.raises(DoesNotFitError, match="pages of context"):
-        executor.resize_kv(1 << 50)
-    assert executor.kv_pages == 12
+        executor.resize_context(ContextRoom(1 << 50))
+    assert executor.room.pages == 12
     np.testing.assert_array_equal(executor.step(batch((ONE, 0, ints(0, 1)))), first)
 
 
@@ -171,7 +172,7 @@ def test_attention_is_that_of_a_float64_model(name: str) -> None:
     model = RandomModel()
     model.attention(**ATTENTION[name])
     _, exact = model.finish(max_tokens=LONG)
-    executor = ReferenceExecutor(exact.program, DenseWeights(**exact.dense), pages=-(-LONG // 16))
+    executor = ReferenceExecutor(exact.program, DenseWeights(**exact.dense), ContextRoom(-(-LONG // 16)))
     assert_near(executor, exact, LONG, 2e-5)
 
 

@@ -302,7 +302,7 @@ def test_resize_keeps_live_requests_to_the_bit() -> None:
         front.hear(front.engine.step())
     smaller = front.resize(tokens=320)
     assert isinstance(smaller, Resized)
-    assert (smaller.kv_before, smaller.kv_after, executor.kv_pages) == (1024, 320, 20)
+    assert (smaller.kv_before, smaller.kv_after, executor.room.pages) == (1024, 320, 20)
     assert executor.copies > 0
     for _ in range(5):
         front.hear(front.engine.step())
@@ -369,7 +369,7 @@ def test_resize_refuses_what_live_requests_need_and_the_old_size_stands() -> Non
     assert isinstance(refused, Failed)
     assert refused.error == "DoesNotFitError"
     assert "--kv 128" in refused.message
-    assert executor.kv_pages == 32
+    assert executor.room.pages == 32
     executor.most_pages = 64
     refused = front.resize(tokens=2048)
     assert isinstance(refused, Failed)

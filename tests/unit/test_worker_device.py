@@ -120,7 +120,7 @@ def test_a_resize_that_fails_half_way_leaves_the_old_sizes(kv: int) -> None:
     failed = resize(front, KvBudget(tokens=kv), "28" if kv > 1600 else "64")
     assert isinstance(failed, Failed)
     assert failed.error == "NoRoomError"
-    assert (device.slots, device.kv_pages) == ((8,), 100)
+    assert (device.slots, device.room.pages) == ((8,), 100)
     assert front.engine.ready().kv_tokens == 1600
     front.run()
     assert front.tokens[1] == answer([30, 31, 32], 40)
@@ -136,7 +136,7 @@ def test_when_not_even_the_old_size_can_be_had_again_what_there_is_counts() -> N
     device.resize_experts = refuse  # type: ignore[method-assign]
     assert isinstance(resize(front, KvBudget(tokens=400), "64"), Failed)
     ready = front.engine.ready()
-    assert (ready.kv_tokens, device.kv_pages) == (400, 25)
+    assert (ready.kv_tokens, device.room.pages) == (400, 25)
     front.generate(1, [40] * 300, 20)
     front.run()
     assert front.tokens[1] == answer([40] * 300, 20)

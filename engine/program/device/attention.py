@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.device.driver import Stream
+from engine.memory.blocks import BlockKind, ContextRoom
 from engine.program.device.step_data import Extent
-from engine.program.executor import Batch
+from engine.program.executor import Batch, Bytes
 from engine.program.ir import Op
 
 
@@ -19,16 +21,15 @@ class DeviceAttention(Protocol):
     @property
     def page_tokens(self) -> int: ...
     @property
-    def kv_pages(self) -> int: ...
+    def room(self) -> ContextRoom:
+        """These and the next four as in `engine.program.executor.Executor`."""
+
     @property
-    def page_bytes(self) -> int:
-        """Bytes of a page in all layers together."""
-
-    def resize(self, pages: int) -> None:
-        """Pages below both counts keep their contents. NoRoomError, and nothing is changed, where there is no room."""
-
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy a page in every layer. IndexError for a page that is not there."""
+    def block_bytes(self) -> Mapping[BlockKind, int]: ...
+    def resize_context(self, room: ContextRoom) -> None: ...
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None: ...
+    def read_block(self, kind: BlockKind, block: int) -> Bytes: ...
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None: ...
 
     def step_bytes(self, tokens: int) -> int:
         """Bytes that it wants in the block of data of a step of up to `tokens` tokens."""

@@ -15,6 +15,7 @@ from engine.experts.cache import ExpertCache
 from engine.experts.hybrid import Signals
 from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw, Tensor
+from engine.memory.blocks import NO_BLOCKS, BlockKind, ContextRoom
 from engine.program.device.activations import Activations
 from engine.program.device.attention import DeviceAttention
 from engine.program.device.batch_check import BatchLimits, check_batch
@@ -27,7 +28,7 @@ from engine.program.device.routing import DeviceRouting
 from engine.program.device.runner import CHUNK_ROWS, StepRunner, most_tokens
 from engine.program.device.step_data import StepData
 from engine.program.device.weights import DeviceWeights
-from engine.program.executor import Batch, Floats, Ints
+from engine.program.executor import Batch, Bytes, Floats, Ints
 from engine.program.ir import Program
 
 TENDED_STEPS = 1 << 16
@@ -45,7 +46,7 @@ class MakeAttention(Protocol):
         *,
         kv_dtype: str,
         page_tokens: int,
-        kv_pages: int,
+        room: ContextRoom,
         max_tokens: int,
         threads: int | None,
         isa: str,
@@ -74,14 +75,14 @@ class DeviceExecutor:
         isa: str = "",
         kv_dtype: str = "f16",
         page_tokens: int = 16,
-        kv_pages: int = 0,
+        room: ContextRoom = NO_BLOCKS,
         max_tokens: int = 512,
         patience: float = 30.0,
         signals: Signals = "memory",
         make_attention: MakeAttention = NativeAttention,
     ) -> None:
         self._program = program
-        self._max_tokens = room = most_tokens(max_tokens)
+        self._max_tokens = most = most_tokens(max_tokens)
         self._steps = 0
         self._seconds = 0.0
         stream = driver.stream("main")
@@ -89,7 +90,7 @@ class DeviceExecutor:
             weights = DeviceWeights(driver, program, ftw.dense)
             made.callback(weights.free)
             self._vocabulary = weights.matrix(next(op.weights[0] for op in program.ops if op.kind == "embed")).rows
-            buffers = DeviceBuffers(driver, program, room, CHUNK_ROWS)
+            buffers = DeviceBuffers(driver, program, most, CHUNK_ROWS)
             made.callback(buffers.free)
             self._attention = make_attention(
                 driver,
@@ -98,24 +99,24 @@ class DeviceExecutor:
                 buffers,
                 kv_dtype=kv_dtype,
                 page_tokens=page_tokens,
-                kv_pages=kv_pages,
-                max_tokens=room,
+                room=room,
+                max_tokens=most,
                 threads=threads,
                 isa=isa,
             )
             made.callback(self._attention.free)
-            self._routing = DeviceRouting(driver, program, room)
+            self._routing = DeviceRouting(driver, program, most)
             made.callback(self._routing.free)
             data = StepData(
                 driver,
                 program.ropes,
-                max_tokens=room,
+                max_tokens=most,
                 chunk_rows=CHUNK_ROWS,
                 routed=self._routing.shape,
                 attention_bytes=self._attention.step_bytes,
             )
             made.callback(data.free)
-            activations = Activations(driver, room, CHUNK_ROWS)
+            activations = Activations(driver, most, CHUNK_ROWS)
             made.callback(activations.free)
             self._experts = DeviceExperts(
                 driver,
@@ -124,7 +125,7 @@ class DeviceExecutor:
                 stream,
                 slots=slots,
                 split=split,
-                max_tokens=room,
+                max_tokens=most,
                 threads=threads,
                 isa=isa,
                 patience=patience,
@@ -175,21 +176,26 @@ class DeviceExecutor:
         return self._attention.page_tokens
 
     @property
-    def kv_pages(self) -> int:
-        return self._attention.kv_pages
+    def room(self) -> ContextRoom:
+        return self._attention.room
 
     @property
-    def page_bytes(self) -> int:
-        """Bytes of the device that a page takes in all layers together."""
-        return self._attention.page_bytes
+    def block_bytes(self) -> Mapping[BlockKind, int]:
+        return self._attention.block_bytes
 
-    def copy_page(self, source: int, target: int) -> None:
-        self._attention.copy_page(source, target)
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        self._attention.copy_block(kind, source, target)
+
+    def read_block(self, kind: BlockKind, block: int) -> Bytes:
+        return self._attention.read_block(kind, block)
+
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
+        self._attention.write_block(kind, block, data)
 
     # --- what may change between two steps
 
-    def resize_kv(self, pages: int) -> None:
-        self._attention.resize(pages)
+    def resize_context(self, room: ContextRoom) -> None:
+        self._attention.resize_context(room)
 
     def slots(self) -> tuple[int, ...]:
         """Slots of each bank."""
@@ -243,5 +249,5 @@ class DeviceExecutor:
         self._made.close()
 
     def _check(self, batch: Batch) -> None:
-        check_batch(batch, BatchLimits(self._max_tokens, self._vocabulary, self.page_tokens, self.kv_pages))
+        check_batch(batch, BatchLimits(self._max_tokens, self._vocabulary, self.page_tokens, self.room.pages))
         self._routing.begin(len(batch.tokens))

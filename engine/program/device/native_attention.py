@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine import _native
-from engine.base.errors import NoRoomError
 from engine.device.driver import Driver, Stream
 from engine.files.ftw.opening import Tensor
+from engine.memory.blocks import BlockKind, ContextRoom
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.step_data import Extent
-from engine.program.executor import Batch
+from engine.program.executor import Batch, Bytes
 from engine.program.ir import Op, Program
+from engine.program.native import block_bytes, no_room, run_native
 
 NO_ROWS = np.zeros(0, np.int32)
 
@@ -37,7 +38,7 @@ class NativeAttention:
         *,
         kv_dtype: str,
         page_tokens: int,
-        kv_pages: int,
+        room: ContextRoom,
         max_tokens: int,
         threads: int | None = None,
         isa: str = "",
@@ -58,7 +59,7 @@ class NativeAttention:
         self._taken = driver.reserve(max(1, driver.memory()[0]))
         self._batch: Batch | None = None
         try:
-            self.resize(kv_pages)
+            self.resize_context(room)
         except BaseException:
             self.free()
             raise
@@ -68,26 +69,32 @@ class NativeAttention:
         return self._native.page_tokens
 
     @property
-    def kv_pages(self) -> int:
-        return self._native.kv_pages
+    def room(self) -> ContextRoom:
+        return ContextRoom(*self._native.room)
 
     @property
-    def page_bytes(self) -> int:
-        return self._native.page_bytes
+    def block_bytes(self) -> Mapping[BlockKind, int]:
+        return block_bytes(self._native)
 
-    def resize(self, pages: int) -> None:
-        before, size = self._taken.mapped, pages * self.page_bytes
+    def resize_context(self, room: ContextRoom) -> None:
+        before, size = self._taken.mapped, sum(room.count(kind) * each for kind, each in self.block_bytes.items())
         if size > self._taken.size:
-            raise _no_room(pages)
+            raise no_room(room)
         self._taken.map(size)
         try:
-            self._native.resize_kv(pages)
+            self._native.resize_context(room.pages, room.windows, room.states)
         except MemoryError:
             self._taken.map(before)
-            raise _no_room(pages) from None
+            raise no_room(room) from None
 
-    def copy_page(self, source: int, target: int) -> None:
-        self._native.copy_page(source, target)
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        self._native.copy_block(kind, source, target)
+
+    def read_block(self, kind: BlockKind, block: int) -> Bytes:
+        return self._native.read_block(kind, block)
+
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
+        self._native.write_block(kind, block, data)
 
     def step_bytes(self, tokens: int) -> int:
         return 0
@@ -106,8 +113,7 @@ class NativeAttention:
         assert batch is not None, "attention without a batch"
         for name in filter(None, op.reads):
             self._native.write_buffer(name, self._buffers.read(name, len(batch.tokens)))
-        parts = (batch.tokens, batch.positions, batch.seq_starts, batch.page_tables, NO_ROWS)
-        self._native.step(*parts, place, place + 1)
+        run_native(self._native, batch, NO_ROWS, place, place + 1)
         (out,) = op.writes
         self._buffers.write(out, self._native.buffer(out))
 
@@ -116,7 +122,3 @@ def _attention_only(program: Program) -> tuple[Program, Mapping[int, int]]:
     """The attention operations behind what says how many token ids there are, and their new numbers by the old ones."""
     kept = [i for kind in ("embed", "attention") for i, op in enumerate(program.ops) if op.kind == kind]
     return replace(program, ops=tuple(program.ops[i] for i in kept)), {old: new for new, old in enumerate(kept)}
-
-
-def _no_room(pages: int) -> NoRoomError:
-    return NoRoomError(f"There is no memory for {pages} pages of context.", "Ask for a smaller context or budget.")

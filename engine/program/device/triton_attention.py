@@ -13,15 +13,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import NoRoomError
 from engine.device.driver import Driver, Kernel, Memory, Stream
 from engine.device.kernels import KernelSignature
 from engine.files.ftw.opening import Tensor
+from engine.memory.blocks import BlockKind, ContextRoom
 from engine.program.device.buffers import DeviceBuffers, Rows
 from engine.program.device.paged_kernels import CHUNK, GROUP, PAGE_TOKENS, TILE
 from engine.program.device.step_data import Extent
-from engine.program.executor import Batch
+from engine.program.executor import Batch, Bytes
 from engine.program.ir import KV_LANES, Cache, Op, Program
+from engine.program.native import no_room
 
 _MOST_PARTS = 16  # of one token and kv head, computed side by side
 _ENOUGH_PROGRAMS = 512  # that keep a GPU busy; with more tokens there are fewer parts
@@ -97,7 +98,7 @@ class TritonAttention:
         load: KernelLoader,
         kv_dtype: str,
         page_tokens: int,
-        kv_pages: int,
+        room: ContextRoom,
         max_tokens: int,
         threads: int | None = None,
         isa: str = "",
@@ -111,9 +112,9 @@ class TritonAttention:
         operations = [op for op in program.ops if op.kind == "attention"]
         total = driver.memory()[0]
         with ExitStack() as made:
-            self._cache = driver.reserve(max(self.page_bytes, total))
+            self._cache = driver.reserve(max(self._page_bytes, total))
             made.callback(self._cache.free)
-            self._tables = driver.reserve(max(1 << 20, total // max(1, self.page_bytes) * 4 * 64))
+            self._tables = driver.reserve(max(1 << 20, total // max(1, self._page_bytes) * 4 * 64))
             made.callback(self._tables.free)
             self._sums = driver.allocate(max((self._part_bytes(op, max_tokens) for op in operations), default=4))
             made.callback(self._sums.free)
@@ -123,7 +124,7 @@ class TritonAttention:
             for name in filter(None, (op.weights[0] for op in operations)):
                 self._sinks[name] = _vector(driver, dense[name])
                 made.callback(self._sinks[name].free)
-            self.resize(kv_pages)
+            self.resize_context(room)
             self._made = made.pop_all()
 
     @property
@@ -131,29 +132,43 @@ class TritonAttention:
         return PAGE_TOKENS
 
     @property
-    def kv_pages(self) -> int:
-        return self._pages
+    def room(self) -> ContextRoom:
+        return ContextRoom(self._pages)
 
     @property
-    def page_bytes(self) -> int:
+    def block_bytes(self) -> Mapping[BlockKind, int]:
+        return {"page": self._page_bytes, "window": 0, "state": 0}
+
+    def resize_context(self, room: ContextRoom) -> None:
+        if room.pages * self._page_bytes > self._cache.size:
+            raise no_room(room)
+        self._cache.map(room.pages * self._page_bytes)
+        self._pages = room.pages
+
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        stream = self._driver.stream("pages")
+        self._driver.copy(stream, self._block(kind, target), self._block(kind, source), self._page_bytes)
+        self._driver.synchronise(stream)
+
+    def read_block(self, kind: BlockKind, block: int) -> Bytes:
+        data = np.empty(self.block_bytes[kind], np.uint8)
+        self._driver.download(self._block(kind, block), data)
+        return data
+
+    def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
+        if len(data) != self.block_bytes[kind]:
+            raise ValueError(f"a block of {self.block_bytes[kind]} bytes instead of {len(data)}")
+        self._driver.upload(self._block(kind, block), data)
+
+    @property
+    def _page_bytes(self) -> int:
         return self._page_values * _VALUE_BYTES
 
-    def resize(self, pages: int) -> None:
-        if pages * self.page_bytes > self._cache.size:
-            raise NoRoomError(
-                f"There is no memory for {pages} pages of context.", "Ask for a smaller context or budget."
-            )
-        self._cache.map(pages * self.page_bytes)
-        self._pages = pages
-
-    def copy_page(self, source: int, target: int) -> None:
-        for page in (source, target):
-            if not 0 <= page < self._pages:
-                raise IndexError(f"page {page} of {self._pages}")
-        stream = self._driver.stream("pages")
-        at = self._cache.address
-        self._driver.copy(stream, at + target * self.page_bytes, at + source * self.page_bytes, self.page_bytes)
-        self._driver.synchronise(stream)
+    def _block(self, kind: BlockKind, block: int) -> int:
+        """The address of a block that is there."""
+        if not 0 <= block < self.room.count(kind):
+            raise IndexError(f"{kind} {block} of {self.room.count(kind)}")
+        return self._cache.address + block * self._page_bytes
 
     def step_bytes(self, tokens: int) -> int:
         """Of each token where in the table the pages of its sequence begin."""
