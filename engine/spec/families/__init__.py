@@ -14,6 +14,7 @@ from engine.spec.families.config import Config
 from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
 from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
+from engine.spec.families.hybrid import HYBRID_FAMILIES
 from engine.spec.families.record import Family
 from engine.spec.families.sparse import SPARSE_FAMILIES
 from engine.spec.layout import Layout
@@ -22,7 +23,8 @@ from engine.spec.schema import Spec
 __all__ = ["FAMILIES", "Family", "Tensors", "find_family", "layout", "resolve", "spec_from_config"]
 
 FAMILIES: Mapping[str, Family] = {
-    family.name: family for family in (*DENSE_FAMILIES, *SPARSE_FAMILIES, *DEEPSEEK_FAMILIES, *DELTA_FAMILIES)
+    family.name: family
+    for family in (*DENSE_FAMILIES, *SPARSE_FAMILIES, *DEEPSEEK_FAMILIES, *DELTA_FAMILIES, *HYBRID_FAMILIES)
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}
 HEAD = "lm_head.weight"

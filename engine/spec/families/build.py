@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from engine.base.errors import UnsupportedError
 from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
@@ -15,9 +17,14 @@ from engine.spec.families.record import (
     Family,
     LatentRule,
     MoeRule,
+    Part,
+    RopeRule,
+    SinglePartRule,
     WindowRule,
 )
-from engine.spec.families.recurrent import recurrent_layers, recurrent_mixer
+from engine.spec.families.recurrent import offset_of, recurrent_layers, recurrent_mixer
+from engine.spec.families.single_part import parts_of_layers
+from engine.spec.rope import Rope
 from engine.spec.schema import (
     MOST_LAYERS,
     Activation,
@@ -69,15 +76,34 @@ def _refuse_unknown_settings(family: Family, config: Config) -> None:
 
 
 def _layers(family: Family, config: Config) -> list[Layer]:
+    if family.single_part is not None:
+        return _single_part_layers(family, family.single_part, config)
     count = config.integer(LAYERS)
     require_positive(num_hidden_layers=count, hidden_size=config.integer(HIDDEN))
     require(count <= MOST_LAYERS, f"{count} layers are more than the {MOST_LAYERS} that any model has")
     moe = _moe_layers(family.moe, config, count)
-    experts = _experts(family.moe, config) if family.moe and any(moe) else None
+    experts = _experts(family, config) if any(moe) else None
     dense = None if all(moe) else _dense(family, config)
     ffns = [experts if has_experts else dense for has_experts in moe]
     mixers = _mixers(family, config, count)
     return [Layer(mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
+
+
+def _single_part_layers(family: Family, rule: SinglePartRule, config: Config) -> list[Layer]:
+    make: Mapping[Part, Callable[[], Layer]] = {
+        "attention": lambda: Layer(_mixer(family.mixer, config, 0), None),
+        "recurrent": lambda: Layer(_recurrent(family, config), None),
+        "dense": lambda: Layer(None, _dense(family, config)),
+        "experts": lambda: Layer(None, _experts(family, config)),
+    }
+    parts = parts_of_layers(rule, config)
+    made = {part: make[part]() for part in set(parts)}
+    return [made[part] for part in parts]
+
+
+def _recurrent(family: Family, config: Config) -> Mixer:
+    assert family.recurrent is not None, f"{family.name} has no recurrent layers"
+    return recurrent_mixer(family.recurrent.mixer, config, config.number(family.norm_eps))
 
 
 def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
@@ -86,7 +112,7 @@ def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
         by_window = {window: _mixer(family.mixer, config, window) for window in set(windows)}
         return [by_window[window] for window in windows]
     attention = _mixer(family.mixer, config, 0)
-    recurrent = recurrent_mixer(family.recurrent.mixer, config, config.number(family.norm_eps))
+    recurrent = _recurrent(family, config)
     keep_states = recurrent_layers(family.recurrent, config, count)
     return [recurrent if keeps_state else attention for keeps_state in keep_states]
 
@@ -126,7 +152,7 @@ def _typed_windows(types: tuple[str, ...], rule: WindowRule | None, size: int, c
 
 def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
     """For every layer whether it has routed experts."""
-    if rule is None or not config.integer(rule.count):
+    if rule is None or config.integer(rule.count) < rule.fewest:
         return [False] * count
     types = config.texts(rule.types)
     if types:
@@ -135,8 +161,8 @@ def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
         return [name == SPARSE for name in types]
     first, step = config.integer(rule.first_dense), config.integer(rule.step)
     require_positive(decoder_sparse_step=step)
-    dense = config.integers(rule.dense_layers)
-    return [layer >= first and (layer + 1) % step == 0 and layer not in dense for layer in range(count)]
+    offset, dense = offset_of(rule.offset, step, config), config.integers(rule.dense_layers)
+    return [layer >= first and layer % step == offset and layer not in dense for layer in range(count)]
 
 
 def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Mixer:
@@ -158,7 +184,7 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         kv_heads=config.integer(rule.kv_heads) or heads,
         head_dim=head_dim,
         scale=head_dim**-0.5 if rule.scale is None else config.number(rule.scale),
-        rope=read_rope(config, rule.rope, head_dim),
+        rope=_rope(rule.rope, config, head_dim),
         qk_norm=rule.qk_norm,
         q_bias=qkv_bias,
         k_bias=qkv_bias,
@@ -181,20 +207,31 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
         rope_dim=rope_dim,
         v_dim=config.integer(rule.v_dim),
         scale=(nope_dim + rope_dim) ** -0.5 * yarn_score_scale(config),
-        rope=None if rule.rope is None else read_rope(config, rule.rope, rope_dim),
+        rope=_rope(rule.rope, config, rope_dim),
         norm_eps=rule.norm_eps,
         bias=config.flag(rule.bias),
     )
 
 
+def _rope(rule: RopeRule | None, config: Config, head_dim: int) -> Rope | None:
+    return read_rope(config, rule, head_dim) if rule is not None and _is_on(rule.when, config) else None
+
+
+def _is_on(when: tuple[str, str] | None, config: Config) -> bool:
+    """Whether a field has the value that switches something on; nothing to switch it is on."""
+    return when is None or config.data.get(when[0]) == when[1]
+
+
 def _dense(family: Family, config: Config) -> Dense:
     if family.dense_width is None:
         raise UnsupportedError(f"{config.where} has layers without experts, which this family does not do.")
-    return Dense(config.integer(family.dense_width), bias=config.flag(family.dense_bias))
+    activation, bias = Activation(family.activation), config.flag(family.dense_bias)
+    return Dense(config.integer(family.dense_width), activation, bias)
 
 
-def _experts(rule: MoeRule, config: Config) -> Moe:
-    activation = Activation()
+def _experts(family: Family, config: Config) -> Moe:
+    rule, activation = family.moe, Activation(family.activation)
+    assert rule is not None, f"{family.name} has no experts"
     if rule.clamped is not None:
         alpha, limit = config.number(rule.clamped.alpha), config.number(rule.clamped.limit)
         activation = Activation("clamped_silu", alpha, limit)
@@ -205,7 +242,7 @@ def _experts(rule: MoeRule, config: Config) -> Moe:
 def _router(rule: MoeRule, config: Config) -> Router:
     groups = top_groups = group_top = 1
     chosen = rule.groups
-    if chosen is not None and (chosen.when is None or config.data.get(chosen.when[0]) == chosen.when[1]):
+    if chosen is not None and _is_on(chosen.when, config):
         groups, top_groups = config.integer(chosen.groups), config.integer(chosen.top_groups)
         group_top = chosen.group_top if groups > 1 else 1
     return Router(
@@ -217,7 +254,7 @@ def _router(rule: MoeRule, config: Config) -> Router:
         normalize=config.flag(rule.normalize),
         scale=config.number(rule.scale),
         linear_bias=rule.linear_bias,
-        choice_bias=rule.choice_bias,
+        choice_bias=config.flag(rule.choice_bias),
     )
 
 

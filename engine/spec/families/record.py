@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from engine.spec.families.config import Key, key
+from engine.spec.families.state_spaces import StateRule
 from engine.spec.names import Names
 
 WINDOW = key("sliding_window", default=0)
@@ -32,12 +33,13 @@ SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN = "all", "late", "even"
 @dataclass(frozen=True)
 class RopeRule:
     """`theta` is the default where config.json names none. Without `part` heads are rotated whole, with it that share
-    of their first values.
+    of their first values. `when` names a field and the value that switches it on; None: always on.
     """
 
     theta: float = 10000.0
     pairs: Key | bool = False
     part: Key | None = None
+    when: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ class WindowRule:
 
 @dataclass(frozen=True)
 class AttentionRule:
-    """Grouped-query attention. Without `scale` scores are divided by the root of the head's width."""
+    """Grouped-query attention; without `rope` nothing is rotated.
+
+    Without `scale` scores are divided by the root of the head's width.
+    """
 
     heads: Key = HEADS
     kv_heads: Key = KV_HEADS
@@ -66,7 +71,7 @@ class AttentionRule:
     qkv_bias: Key | bool = False
     o_bias: Key | bool = False
     sinks: bool = False
-    rope: RopeRule = RopeRule()
+    rope: RopeRule | None = RopeRule()
     window: WindowRule | None = None
     gated: bool = False
 
@@ -111,14 +116,31 @@ class RecurrentRule:
     """Which layers have the recurrent `mixer` instead of the family's attention.
 
     A list `types` gives a name for every layer, those of recurrent ones being in `names`; without it `numbers` lists
-    the recurrent layers, counted from 1; without either it is all but every `interval`-th.
+    the recurrent layers, counted from 1; without either it is all but one of every `interval`: the last, or the one
+    after `offset` others.
     """
 
-    mixer: DeltaRule
+    mixer: DeltaRule | StateRule
     names: tuple[str, ...]
     types: Key = LAYER_TYPES
     numbers: Key = NO_LAYERS
     interval: Key | int = 0
+    offset: Key | None = None
+
+
+Part = Literal["recurrent", "attention", "experts", "dense"]
+
+
+@dataclass(frozen=True)
+class SinglePartRule:
+    """A model whose layers have one part each: a list `types`, or a string `pattern` of a letter a layer, says which.
+
+    `meanings` are the names and letters of each kind of part.
+    """
+
+    types: Key
+    pattern: Key
+    meanings: Mapping[Part, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -153,7 +175,8 @@ class MoeRule:
     """Routed experts.
 
     A layer has them if a list `types` calls it sparse. Without such a list it must not be among the first
-    `first_dense`, its number plus one a multiple of `step`, and it must not be listed in `dense_layers`.
+    `first_dense`, it must be the last of every `step`, or the one after `offset` others, and it must not be listed in
+    `dense_layers`. A model of fewer than `fewest` has none at all.
     """
 
     count: Key
@@ -164,12 +187,14 @@ class MoeRule:
     scale: Key | float = 1.0
     groups: GroupRule | None = None
     linear_bias: bool = False
-    choice_bias: bool = False
+    choice_bias: Key | bool = False
     expert_bias: bool = False
     shared: SharedRule | None = None
     clamped: ActivationRule | None = None
     first_dense: Key | int = 0
     step: Key | int = 1
+    offset: Key | None = None
+    fewest: int = 1
     dense_layers: Key = NO_LAYERS
     types: Key = NO_LAYERS
 
@@ -182,6 +207,7 @@ class Family:
     codecs of its weights, or of its experts', in which tests/parity compares it with transformers. `also` are other
     values of `model_type` under which the same architecture is published. `inside` names the object of config.json
     that describes the decoder where there is more than a decoder; without such an object it is config.json itself.
+    `activation` is that of every feed-forward part without one of its own.
     """
 
     name: str
@@ -199,4 +225,6 @@ class Family:
     tested: tuple[str, ...] = ("f32",)
     also: tuple[str, ...] = ()
     recurrent: RecurrentRule | None = None
+    single_part: SinglePartRule | None = None
+    activation: str = "silu"
     inside: str = ""

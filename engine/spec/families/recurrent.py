@@ -5,9 +5,10 @@ from __future__ import annotations
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.base.plain import shortened
 from engine.spec.check import require_positive
-from engine.spec.families.config import REMEDY, Config
+from engine.spec.families.config import REMEDY, Config, Key
 from engine.spec.families.record import DeltaRule, RecurrentRule
-from engine.spec.recurrent import DeltaNet
+from engine.spec.families.state_spaces import StateRule, state_mixer
+from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 
 ATTENTION_NAMES = ("attention", "full_attention")
 
@@ -24,7 +25,16 @@ def recurrent_layers(rule: RecurrentRule, config: Config, count: int) -> list[bo
     interval = config.integer(rule.interval)
     if interval < 1:
         raise CorruptFileError(f"{config.where} does not say which layers attend to everything.", REMEDY)
-    return [(layer + 1) % interval != 0 for layer in range(count)]
+    attends = offset_of(rule.offset, interval, config)
+    return [layer % interval != attends for layer in range(count)]
+
+
+def offset_of(wanted: Key | None, interval: int, config: Config) -> int:
+    """Which of every `interval` layers is meant: what config.json says, counted from 0, or the last without a key."""
+    offset = interval - 1 if wanted is None else config.integer(wanted)
+    if not 0 <= offset < interval:
+        raise CorruptFileError(f"{config.where} speaks of layer {offset} of every {interval}.", REMEDY)
+    return offset
 
 
 def _typed(types: tuple[str, ...], rule: RecurrentRule, config: Config, count: int) -> list[bool]:
@@ -39,8 +49,14 @@ def _typed(types: tuple[str, ...], rule: RecurrentRule, config: Config, count: i
     return [name in rule.names for name in types]
 
 
-def recurrent_mixer(rule: DeltaRule, config: Config, norm_eps: float) -> DeltaNet:
+def recurrent_mixer(
+    rule: DeltaRule | StateRule, config: Config, norm_eps: float
+) -> DeltaNet | Mamba | Mamba2 | ShortConv:
     """The mixer of all recurrent layers of a model."""
+    return _delta_net(rule, config, norm_eps) if isinstance(rule, DeltaRule) else state_mixer(rule, config, norm_eps)
+
+
+def _delta_net(rule: DeltaRule, config: Config, norm_eps: float) -> DeltaNet:
     k_dim = config.integer(rule.k_dim)
     require_positive(linear_key_head_dim=k_dim)
     rank = k_dim if rule.low_rank else 0
