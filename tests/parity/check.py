@@ -26,8 +26,14 @@ class Difference:
     row: int
 
 
-def batch(tokens: Sequence[int], start: int, pages: NDArray[np.int32], rows: Sequence[int]) -> Batch:
-    """One sequence's tokens from position `start` on."""
+def batch(
+    tokens: Sequence[int],
+    start: int,
+    pages: NDArray[np.int32],
+    rows: Sequence[int],
+    saves: Sequence[tuple[int, int]] = (),
+) -> Batch:
+    """One sequence's tokens from position `start` on. `saves` are tokens, counted from 0, and the slots for states."""
     return Batch(
         tokens=np.asarray(tokens, np.int32),
         positions=np.arange(start, start + len(tokens), dtype=np.int32),
@@ -36,6 +42,7 @@ def batch(tokens: Sequence[int], start: int, pages: NDArray[np.int32], rows: Seq
         rows=np.asarray(rows, np.int32),
         window_tables=(pages,),
         states=np.zeros(1, np.int32),
+        saves=np.asarray(saves, np.int32).reshape(-1, 2),
     )
 
 
@@ -43,7 +50,7 @@ def page_table(executor: Executor, tokens: int, seed: int = 0) -> NDArray[np.int
     """Pages for that many tokens, in an order of no meaning; the cache grows if it has to."""
     count = -(-tokens // executor.page_tokens)
     room = max(executor.room.pages, count + 3)
-    executor.resize_context(ContextRoom(room, room, 1))
+    executor.resize_context(ContextRoom(room, room, 2))
     order = np.random.default_rng(seed).permutation(room)
     return order[:count].astype(np.int32)
 
@@ -85,6 +92,26 @@ def greedy(executor: Executor, truth: Truth) -> tuple[int, ...]:
         said.append(int(logits[0].argmax()))
         logits = executor.step(batch(said[-1:], position, pages, [0]))
     return tuple(said)
+
+
+def resumed(executor: Executor, other: Executor, tokens: Sequence[int], at: int) -> tuple[Floats, Floats]:
+    """Logits of the rows from token `at` on, of a prompt that goes on from a state that was saved there.
+
+    First where it was saved, after all of another end of the prompt was read; then in `other`, into which all blocks
+    are carried. Both have the same pages.
+    """
+    pages, rest = page_table(executor, len(tokens)), tokens[at:]
+    assert (page_table(other, len(tokens)) == pages).all()
+    executor.step(batch([*tokens[:at], *reversed(rest)], 0, pages, (), saves=[(at - 1, 1)]))
+    for kind, blocks in (("page", pages), ("window", pages), ("state", [1])):
+        for block in blocks if executor.block_bytes[kind] else ():
+            other.write_block(kind, block, executor.read_block(kind, block))
+    found = []
+    for each in (executor, other):
+        if each.block_bytes["state"]:
+            each.copy_block("state", 1, 0)
+        found.append(each.step(batch(rest, at, pages, range(len(rest)))))
+    return found[0], found[1]
 
 
 def in_chunks(executor: Executor, tokens: Sequence[int], sizes: Sequence[int]) -> Floats:

@@ -40,16 +40,18 @@ class LayoutWeights:
         return {item.name: self._read(item) for item in items}
 
     def _read(self, item: Matrix | Vector) -> Floats:
-        values = np.concatenate([self._cut(piece) for piece in item.pieces])
+        flat = isinstance(item, Vector)
+        values = np.concatenate([self._cut(piece, flat) for piece in item.pieces])
         expected = (item.length,) if isinstance(item, Vector) else (item.rows, item.cols)
         assert values.shape == expected, f"{item.name} is {values.shape}, not {expected}"
         return values
 
-    def _cut(self, piece: Piece) -> Floats:
+    def _cut(self, piece: Piece, flat: bool) -> Floats:
         tensor = self._tensors[piece.tensor]
         if piece.index >= 0:
             tensor = tensor[piece.index]
+        if flat:
+            return tensor.reshape(-1)[piece.start : piece.stop or None : piece.step] + np.float32(piece.plus)
         if piece.transpose:
             tensor = tensor.T
-        tensor = tensor[piece.start : piece.stop or None : piece.step]
-        return tensor[:, piece.col_start : piece.col_stop or None] if tensor.ndim == 2 else tensor
+        return tensor[piece.start : piece.stop or None : piece.step, piece.col_start : piece.col_stop or None]

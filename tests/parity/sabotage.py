@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from engine.program.weights import Floats, Weights
-from engine.spec.rope import YarnScaling
+from engine.spec.recurrent import DeltaNet
+from engine.spec.rope import Rope, YarnScaling
 from engine.spec.schema import Attention, Dense, LatentAttention, Moe, Spec
+from engine.spec.tensors import layer_tensors
 
 Change = Callable[[Spec], Spec | None]
 
@@ -42,6 +46,22 @@ def _attention(change: Callable[[Attention], Attention]) -> Change:
 
 def _latent(change: Callable[[LatentAttention], LatentAttention]) -> Change:
     return lambda spec: _mixers(spec, LatentAttention, change)
+
+
+def _delta(change: Callable[[DeltaNet], DeltaNet]) -> Change:
+    return lambda spec: _mixers(spec, DeltaNet, change)
+
+
+def _rope(change: Callable[[Rope], Rope]) -> Change:
+    return _any_mixer(lambda mixer: mixer if mixer.rope is None else replace(mixer, rope=change(mixer.rope)))
+
+
+def _other_gate(mixer: DeltaNet) -> DeltaNet:
+    return replace(mixer, gate_activation="silu" if mixer.gate_activation == "sigmoid" else "sigmoid")
+
+
+def _rotated(mixer: LatentAttention) -> LatentAttention:
+    return mixer if mixer.rope is not None else replace(mixer, rope=Rope(10000.0, mixer.rope_dim))
 
 
 def _moe(change: Callable[[Moe], Moe]) -> Change:
@@ -113,12 +133,20 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "logit scale": lambda spec: None if spec.logit_scale == 1 else replace(spec, logit_scale=1.0),
     "score scale": _any_mixer(lambda mixer: replace(mixer, scale=mixer.scale * 1.05)),
     "softcap": _attention(lambda mixer: replace(mixer, softcap=5.0)),
-    "rope style": _any_mixer(lambda mixer: replace(mixer, rope=replace(mixer.rope, pairs=not mixer.rope.pairs))),
-    "rope theta": _any_mixer(lambda mixer: replace(mixer, rope=replace(mixer.rope, theta=mixer.rope.theta * 1.1))),
+    "rope style": _rope(lambda rope: replace(rope, pairs=not rope.pairs)),
+    "rope theta": _rope(lambda rope: replace(rope, theta=rope.theta * 1.1)),
     "rope dropped": _attention(lambda mixer: replace(mixer, rope=None)),
+    "rope added": _latent(_rotated),
     "rope partial": _attention(
-        lambda mixer: replace(mixer, rope=replace(mixer.rope, dim=mixer.rope.dim - 2, scaling=None))
+        lambda mixer: replace(mixer, rope=mixer.rope and replace(mixer.rope, dim=mixer.rope.dim - 2, scaling=None))
     ),
+    "rope whole": _attention(
+        lambda mixer: replace(mixer, rope=mixer.rope and replace(mixer.rope, dim=mixer.head_dim, scaling=None))
+    ),
+    "attention gate": _attention(lambda mixer: replace(mixer, gated=False)),
+    "delta scale": _delta(lambda mixer: replace(mixer, scale=mixer.scale * 1.05)),
+    "delta norm eps": _delta(lambda mixer: replace(mixer, norm_eps=1e-1)),
+    "delta gate": _delta(_other_gate),
     "rope scaling dropped": _scaled_rope(lambda _scaling: None),
     "yarn magnitude": _yarn(magnitude=1.0),
     "yarn factor": _yarn(factor=3.0),
@@ -203,6 +231,22 @@ def _drop_biases(layer: int, expert: int, weights: Weights) -> Mapping[str, Floa
     return {name: values for name, values in tensors.items() if not name.endswith("_bias")}
 
 
+@dataclass(frozen=True)
+class ChangedDense:
+    """Weights whose dense tensors with a name that ends in `key` go through `change`."""
+
+    weights: Weights
+    key: str
+    change: Callable[[Floats], Floats]
+
+    def dense(self, name: str) -> Floats:
+        values = self.weights.dense(name)
+        return self.change(values) if name.endswith(f".{self.key}") else values
+
+    def expert(self, layer: int, expert: int) -> Mapping[str, Floats]:
+        return self.weights.expert(layer, expert)
+
+
 def _experts_have_biases(spec: Spec) -> bool:
     return any(isinstance(layer.ffn, Moe) and layer.ffn.experts.bias for layer in spec.layers)
 
@@ -223,13 +267,30 @@ WEIGHT_CHANGES: Mapping[str, WeightChange] = {
 }
 
 
+# The end of a tensor's name, and what is done to it. Which models have such a tensor is said by what their specs need.
+DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {
+    "norms not centred": ("attn_norm", lambda values: values - np.float32(1)),
+    "convolution turned": ("delta.conv", lambda values: values[::-1].copy()),
+    "decay rates": ("delta.a_log", lambda values: values + np.float32(0.1)),
+    "decay biases": ("delta.dt_bias", np.zeros_like),
+    "update strengths": ("delta.beta", np.zeros_like),
+}
+
+
+def _has(spec: Spec, key: str) -> bool:
+    return any(wanted.key == key for layer in range(len(spec.layers)) for wanted in layer_tensors(spec, layer))
+
+
 def sabotaged(axis: str, spec: Spec, weights: Weights) -> tuple[Spec, Weights] | None:
     """The spec and weights with the axis changed; None where the model does not have it."""
     if axis in SPEC_CHANGES:
         changed = SPEC_CHANGES[axis](spec)
         return None if changed is None else (changed, weights)
+    if axis in DENSE_CHANGES:
+        key, values = DENSE_CHANGES[axis]
+        return (spec, ChangedDense(weights, key, values)) if _has(spec, key) else None
     change = WEIGHT_CHANGES[axis]
     return (spec, ChangedExperts(weights, change.change)) if change.applies(spec) else None
 
 
-AXES = (*SPEC_CHANGES, *WEIGHT_CHANGES)
+AXES = (*SPEC_CHANGES, *DENSE_CHANGES, *WEIGHT_CHANGES)

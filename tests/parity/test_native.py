@@ -12,7 +12,7 @@ from engine.files.conversion.convert import convert
 from engine.files.ftw.opening import open_model
 
 from .cases import CASES
-from .check import TOLERANCE, Floats, agrees, differences, greedy, in_chunks, truth_of
+from .check import TOLERANCE, Floats, agrees, differences, greedy, in_chunks, resumed, truth_of
 from .conftest import Models, QuantisedModels
 from .prepare import native, no_tokenizer, reference
 from .sabotage import SPEC_CHANGES
@@ -48,6 +48,15 @@ def test_chunks_and_single_tokens_give_the_bits_of_the_whole_prompt(models: Mode
     whole = in_chunks(executor, model.truth.prompt, [len(model.truth.prompt)])
     for sizes in ([1], [7, 1, 16, 5], [30, 15]):
         assert_same_bits(in_chunks(executor, model.truth.prompt, sizes), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_that_goes_on_from_a_saved_state_has_the_bits_of_the_whole_prompt(models: Models, name: str) -> None:
+    model = models(name)
+    whole = in_chunks(native(model.ftw), model.truth.prompt, [len(model.truth.prompt)])
+    for at in (16, 32):
+        for logits in resumed(native(model.ftw), native(model.ftw), model.truth.prompt, at):
+            assert_same_bits(logits, whole[at:])
 
 
 @pytest.mark.parametrize("name", NAMES)

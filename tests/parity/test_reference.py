@@ -8,7 +8,7 @@ import pytest
 from engine.spec.families import FAMILIES, find_family
 
 from .cases import CASES
-from .check import TOLERANCE, agrees, differences, greedy, in_chunks
+from .check import TOLERANCE, agrees, differences, greedy, in_chunks, resumed
 from .conftest import Models
 from .prepare import reference
 from .sabotage import AXES, sabotaged
@@ -41,6 +41,15 @@ def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(models: Mo
     for sizes in ([1], [7, 1, 16, 5]):
         logits = in_chunks(executor, model.truth.prompt, sizes)
         assert np.abs(logits - model.truth.logits).max() <= TOLERANCE * np.abs(model.truth.logits).max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_goes_on_from_a_saved_state(models: Models, name: str) -> None:
+    model = models(name)
+    for at in (16, 32):
+        expected = model.truth.logits[at:]
+        for logits in resumed(model.reference(), model.reference(), model.truth.prompt, at):
+            assert np.abs(logits - expected).max() <= TOLERANCE * np.abs(model.truth.logits).max()
 
 
 @pytest.mark.parametrize("name", NAMES)

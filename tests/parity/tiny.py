@@ -63,7 +63,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     # an embedding that is the head as well would say the last token again, if its rows were long
-    untied = () if model.config.tie_word_embeddings else ("model.embed_tokens.weight",)
+    untied = () if model.config.tie_word_embeddings else ("model.embed_tokens.weight", "model.embeddings.weight")
     for name, tensor in tensors.items():
         if "inv_freq" in name or not tensor.is_floating_point():
             continue
@@ -101,7 +101,7 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
 
 
 def wrap(folder: Path) -> None:
-    """Rewrite a checkpoint as the decoder of a model that sees, and that guesses a token ahead, as some are published."""
+    """Rewrite a checkpoint as part of a model that also sees and guesses a token ahead, as some are published."""
     weights, config = folder / "model.safetensors", folder / "config.json"
     tensors = {name.replace("model.", "model.language_model.", 1): each for name, each in load_file(weights).items()}
     extra = torch.zeros(4, 4)
