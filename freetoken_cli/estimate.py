@@ -24,7 +24,7 @@ from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lower import lower
 from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
-from engine.worker.loading import RESERVED_BYTES, free_memory, sim_memory
+from engine.worker.loading import RESERVED_BYTES, context_needs, free_memory, sim_memory
 from engine.worker.machine import this_machine
 from freetoken_cli.folders import model_folder
 from freetoken_cli.models import require_known, require_no_path
@@ -157,7 +157,7 @@ def estimate(subject: Subject, profile: Path, config: Config, card_memory: int =
     try:
         if device == "cpu":
             plan = plan_context(
-                bytes_per_token=program.kv_bytes_per_token,
+                context_needs(program),
                 model_context=spec.context_length,
                 available=free_memory(),
                 context=config.context,
@@ -208,7 +208,7 @@ def _expected_speed(
     measured = [entry.rate for entry in profile.experts if entry.codec in codecs]
 
     def tokens_a_second(of: Callable[[Rate], float]) -> float:
-        """Dense weights and states at the read rate; experts at that of their codec, or that rate if none was measured."""
+        """Dense weights and states at the read rate; experts at that of their codec, or that if none was measured."""
         experts = min(of(rate) for rate in (*measured, read))
         return 1e9 / ((sizes.dense + sizes.states) / of(read) + sizes.experts / experts)
 

@@ -1,140 +1,345 @@
-"""Context memory: the page pool and the radix tree together, as the requests of a worker use them."""
+"""Context memory: blocks, tree and checkpoints together, as the requests of a worker use them.
+
+Every block is free, or in the tree (a page, its window page, the state of its checkpoint), or held by exactly one
+lease.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from engine.base.errors import DoesNotFitError
-from engine.memory.pages import PAGE_TOKENS, PagePool, pages_for
+from engine.memory.blocks import BlockKind, ContextRoom
+from engine.memory.checkpoints import Checkpoint, Checkpoints
+from engine.memory.lookup import ContextTraits, Found, Reuse, look_up
+from engine.memory.pages import PAGE_TOKENS, page_border, pages_for
+from engine.memory.pools import BlockPool
 from engine.memory.radix import Node, RadixTree
+from engine.memory.retention import Rank
+from engine.memory.windows import TreeWindows, first_seen
+
+SAVES_SHARE = 0.75  # of what checkpoints may take: the most that one prompt saves
+
+
+class BlockStore(Protocol):
+    """Where the contents of blocks lie: the executor."""
+
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        """Copy one block onto another of its kind."""
+        ...
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint that the coming step makes: the state after `border` tokens goes to block `state` (-1: none)."""
+
+    border: int
+    state: int
+    rank: Rank
+    kept: bool  # False: only as the sequence's last border
 
 
 @dataclass(eq=False)
 class Lease:
-    """The pages one request holds, in order of position.
+    """The blocks one request holds. Pages and window pages are in order of position.
 
-    The first `shared` of `pages` belong to the tree (its path to `node`, which is pinned); the others are the request's
-    alone. `pages` may be rewritten by every call to `ContextMemory`, so it is read anew for every step.
+    The first `shared` of `pages` belong to the tree, the others are the request's alone; so are those of `windows`,
+    where -1 is one that its tokens do not see any more. All may be rewritten by every call to `ContextMemory`, so they
+    are read anew for every step.
     """
 
-    node: Node
-    shared: int = 0
+    path: list[Node] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
+    windows: list[int] = field(default_factory=list)
+    state: int = -1  # -1: none yet
+    seen: int = 0  # index of the first window page that it holds
+    last: Checkpoint | None = None  # at its last page border
+    saves: list[Save] = field(default_factory=list)  # of the step under way
+    computed: bool = False  # whether it computed anything
+
+    @property
+    def shared(self) -> int:
+        """Pages that belong to the tree."""
+        return len(self.path)
 
     @property
     def capacity(self) -> int:
         """Positions there is room for."""
         return len(self.pages) * PAGE_TOKENS
 
+    @property
+    def window_count(self) -> int:
+        """Window pages it holds."""
+        return max(0, len(self.windows) - self.seen)
+
 
 class ContextMemory:
-    """Gives pages to requests and keeps what they computed for the next ones.
+    """Gives blocks to requests and keeps what they computed for the next ones."""
 
-    Every page is free, or in the tree, or held by exactly one lease beyond its `shared` part.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.pool = PagePool(capacity)
+    def __init__(self, room: ContextRoom, traits: ContextTraits, store: BlockStore) -> None:
+        self.traits = traits
+        self.pages = BlockPool("page", room.pages)
+        self.windows = BlockPool("window", room.windows if traits.reach else 0)
+        self.states = BlockPool("state", room.states if traits.stateful else 0)
         self.tree = RadixTree()
-        self._leases: set[Lease] = set()
+        self.tree_windows = TreeWindows(self.windows)
+        self.checkpoints = Checkpoints(self.states, self.tree_windows)
+        self._store = store
+        self.leases: set[Lease] = set()
 
     @property
-    def available(self) -> int:
-        """Pages that requests could still get: the free ones and those the tree can forget."""
-        return self.pool.free + self.tree.evictable
+    def room(self) -> ContextRoom:
+        """Blocks there are of the kinds that the model uses."""
+        return ContextRoom(self.pages.capacity, self.windows.capacity, self.states.capacity)
+
+    def available(self, kind: BlockKind) -> int:
+        """Blocks that requests could still get: the free ones and those that may be forgotten."""
+        if kind == "page":
+            return self.pages.free + self.tree.evictable
+        if kind == "window":
+            return self.windows.free + self.tree_windows.unpinned
+        return self.states.free + (self.checkpoints.unpinned if self.traits.stateful else 0)
+
+    def held(self, kind: BlockKind) -> int:
+        """Blocks that live requests hold."""
+        return self.room.count(kind) - self.available(kind)
 
     @property
-    def held(self) -> int:
-        """Pages that live requests hold."""
-        return self.pool.capacity - self.available
+    def saves_budget(self) -> int:
+        """Checkpoints that one prompt may have."""
+        if self.traits.stateful:
+            spare = self.states.capacity - 2 * max(1, len(self.leases))
+        elif self.traits.reach:
+            tail = pages_for(self.traits.reach)
+            spare = (self.windows.capacity - max(1, len(self.leases)) * tail) // tail
+        else:
+            return 0
+        return max(1, int(spare * SAVES_SHARE))
 
     def open(self) -> Lease:
         """A lease on nothing yet."""
-        lease = Lease(self.tree.root)
-        self._leases.add(lease)
+        lease = Lease()
+        self.leases.add(lease)
         return lease
 
-    def reuse(self, lease: Lease, tokens: Sequence[int]) -> int:
-        """Extend the lease by pages that the tree has for `tokens`; positions that are then in the cache.
+    def look_up(self, lease: Lease, tokens: Sequence[int]) -> Found:
+        """Where `reuse` would take the lease to. Changes nothing."""
+        found = look_up(self.tree, self.traits, lease.path, tokens)
+        if len(lease.pages) > lease.shared:
+            found = Found(lease.path, replace(found.reuse, position=lease.shared * PAGE_TOKENS))
+        return found
 
-        The last token is never taken from the cache: its logits are still wanted. A lease with pages of its own is left
-        as it is.
+    def reuse(self, lease: Lease, tokens: Sequence[int]) -> Reuse:
+        """Take up `tokens` as late as what is kept allows: extend the lease, copy the state there into its own.
+
+        A lease with pages of its own is left as it is. A stateful lease needs one available state block.
         """
-        if len(lease.pages) == lease.shared:
-            found = self.tree.match(tokens, (len(tokens) - 1) // PAGE_TOKENS, lease.node, lease.shared)
-            if found:
-                self._advance(lease, found[-1])
-                lease.pages += [node.page for node in found]
-                lease.shared = len(lease.pages)
-        return lease.shared * PAGE_TOKENS
+        found = self.look_up(lease, tokens)
+        if len(found.path) > lease.shared:
+            self._extend(lease, found.path)
+        return found.reuse
 
     def reserve(self, lease: Lease, tokens: int) -> bool:
-        """Make room for `tokens` positions, forgetting old prefixes if need be. Without room: False, no change."""
-        missing = pages_for(tokens) - len(lease.pages)
-        if missing <= 0:
-            return True
-        if missing > self.available:
+        """Make room for `tokens` positions and a state, forgetting what nobody holds if need be.
+
+        Without room: False, and nothing changes.
+        """
+        missing = max(0, pages_for(tokens) - len(lease.pages))
+        windows = missing if self.traits.reach else 0
+        states = int(self.traits.stateful and lease.state < 0)
+        if missing > self.available("page") or windows > self.available("window") or states > self.available("state"):
             return False
-        if missing > self.pool.free:
-            self.pool.give(self.tree.evict(missing - self.pool.free))
-        lease.pages += self.pool.take(missing)
+        lease.pages += self._take_pages(missing)
+        lease.windows += self._take_windows(windows)
+        if states:
+            lease.state = self._take_state()
         return True
 
+    def within_reach(self, lease: Lease) -> int:
+        """The most positions that `reserve` could make room for now."""
+        pages = self.available("page")
+        if self.traits.reach:
+            pages = min(pages, self.available("window"))
+        return lease.capacity + pages * PAGE_TOKENS
+
+    def plan_saves(self, lease: Lease, start: int, end: int, wanted: Mapping[int, Rank]) -> list[Save]:
+        """The checkpoints that computing `start .. end` is to make: `wanted` ones as far as there is room, and the
+        last border for itself, so that whoever ends or waits later loses less than a page.
+
+        Called last before a step: the lease's last checkpoint may be overwritten by it. `keep` places them.
+        """
+        assert not lease.saves
+        last = page_border(end)
+        borders = sorted({border for border in wanted if start < border <= end})
+        if last > start and lease.last is not None:
+            self.checkpoints.unpin(lease.last)
+            lease.last = None
+        if self.traits.stateful and last > start:
+            borders = [last, *(border for border in borders if border != last)]  # it comes first where room is short
+        for border in borders:
+            state = -1
+            if self.traits.stateful:
+                if self.available("state") == 0:
+                    break
+                state = self._take_state()
+            lease.saves.append(Save(border, state, wanted.get(border, Rank.END), border in wanted))
+        lease.saves.sort(key=lambda save: save.border)
+        return lease.saves
+
     def keep(self, lease: Lease, tokens: Sequence[int], computed: int) -> None:
-        """Put every page that is full after `computed` positions into the tree, where other requests find it."""
+        """Put every page that is full after `computed` positions into the tree, and the saves of the step with it."""
+        lease.computed = True
         for index in range(lease.shared, computed // PAGE_TOKENS):
             letters = tuple(tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS])
-            node, taken = self.tree.insert(lease.node, letters, lease.pages[index])
-            self._advance(lease, node)
+            node, taken = self.tree.insert(
+                lease.path[-1] if lease.path else self.tree.root, letters, lease.pages[index]
+            )
             if not taken:  # another request computed the same page at the same time; equal tokens give equal bits
-                self.pool.give([lease.pages[index]])
+                self.pages.give([lease.pages[index]])
                 lease.pages[index] = node.page
-            lease.shared = index + 1
+            if self.traits.reach:
+                self._keep_window(lease, node)
+            self._advance(lease, [node])
+        for save in lease.saves:
+            self._place(lease, save)
+        lease.saves = []
+        self._see_from(lease, first_seen(page_border(computed), self.traits.reach))
+
+    def mark(self, lease: Lease, border: int, rank: Rank) -> None:
+        """Keep the lease's last border for others, if `border` is it and it can be taken up there."""
+        if lease.last is not None and lease.last.node.depth * PAGE_TOKENS == border:
+            self.checkpoints.keep(lease.last, rank)
+        elif not self.traits.stateful and self.traits.reach and border == lease.shared * PAGE_TOKENS:
+            self._place(lease, Save(border, -1, rank, kept=True))
 
     def close(self, lease: Lease) -> None:
-        """Let go of everything. What `keep` put into the tree stays there until somebody needs the room."""
-        self._leases.remove(lease)
-        self.pool.give(lease.pages[lease.shared :])
-        if lease.node is not self.tree.root:
-            self.tree.unpin(lease.node)
-        lease.pages, lease.shared, lease.node = [], 0, self.tree.root
+        """Let go of everything. What `keep` put into the tree stays there until somebody needs the room, and the
+        lease's last border is a checkpoint."""
+        if lease.computed:
+            self.mark(lease, lease.shared * PAGE_TOKENS, Rank.END)
+        self._release(lease)
 
     def discard(self, lease: Lease) -> None:
         """Close the lease and forget its tokens as far back as no other request or prefix builds on them."""
-        node = lease.node
-        self.close(lease)
-        self.pool.give(self.tree.prune(node))
+        node = lease.path[-1] if lease.path else self.tree.root
+        self._release(lease)
+        self.forget(self.tree.prune(node))
 
-    def grow(self, capacity: int) -> None:
-        """Add pages; the executor has them already."""
-        self.pool.grow(capacity)
+    def forget(self, nodes: Iterable[Node]) -> None:
+        """Free the blocks of nodes that have left the tree; a checkpoint whose pages are gone is gone."""
+        for node in nodes:
+            if node.checkpoint is not None:
+                self.checkpoints.drop(node.checkpoint)
+            self.tree_windows.drop(node)
+            self.pages.give([node.page])
 
-    def shrink(self, capacity: int, copy: Callable[[int, int], None]) -> None:
-        """Make do with `capacity` pages: forget old prefixes, then move the others below the new limit.
+    def free_window(self) -> None:
+        """Free one window page: one that nobody needs, else those of the checkpoint that was used longest ago."""
+        if self.tree_windows.loose:
+            self.tree_windows.drop_loose()
+        else:
+            self.checkpoints.drop_oldest()
 
-        `copy(source, target)` copies a page's contents. Live requests keep everything; `DoesNotFitError`, before any
-        change, if they hold more.
-        """
-        if self.held > capacity:
-            raise DoesNotFitError(
-                f"Live requests hold {self.held * PAGE_TOKENS} tokens of context memory, "
-                f"{(self.held - capacity) * PAGE_TOKENS} more than --kv {capacity * PAGE_TOKENS} leaves.",
-                f"Give --kv {self.held * PAGE_TOKENS} or more, or wait until they have finished.",
-            )
-        excess = self.pool.capacity - self.pool.free - capacity
-        self.pool.give(self.tree.evict(excess))
-        moves = self.pool.shrink_moves(capacity)
-        for source, target in moves.items():
-            copy(source, target)
-        self.pool.shrink(capacity, moves)
-        for node in self.tree.nodes():
-            node.page = moves.get(node.page, node.page)
-        for lease in self._leases:
-            lease.pages = [moves.get(page, page) for page in lease.pages]
+    def _extend(self, lease: Lease, path: list[Node]) -> None:
+        """Take the lease to the end of `path`, where it can be taken up."""
+        position, before = len(path) * PAGE_TOKENS, lease.shared
+        new = path[before:]
+        self._advance(lease, new)
+        lease.pages += [node.page for node in new]
+        if self.traits.reach:
+            seen = first_seen(position, self.traits.reach)
+            self.tree_windows.pin(path[max(before, seen) :])
+            lease.windows += [node.window if node.depth > seen else -1 for node in new]
+            self._see_from(lease, seen, before)
+        checkpoint = path[-1].checkpoint
+        if checkpoint is not None:
+            self._touch(path, checkpoint)
+            if self.traits.stateful:
+                self._load(lease, checkpoint)
 
-    def _advance(self, lease: Lease, node: Node) -> None:
-        self.tree.pin(node)
-        if lease.node is not self.tree.root:
-            self.tree.unpin(lease.node)
-        lease.node = node
+    def _load(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        """Copy the state of a checkpoint into the lease's own block."""
+        if lease.state < 0:
+            self.checkpoints.pin(checkpoint)
+            room = self.available("state") > 0
+            if room:
+                lease.state = self._take_state()
+            self.checkpoints.unpin(checkpoint)
+            if not room:  # only the checkpoint itself can be had
+                lease.state = self.checkpoints.surrender(checkpoint)
+                return
+        self._store.copy_block("state", checkpoint.state, lease.state)
+
+    def _touch(self, path: Sequence[Node], checkpoint: Checkpoint) -> None:
+        """Note the use of a checkpoint, and of the first opening edge before it: other conversations part there."""
+        for node in path:
+            if node.checkpoint is not None and node.checkpoint.rank is Rank.OPENING:
+                self.checkpoints.touch(node.checkpoint)
+                break
+        self.checkpoints.touch(checkpoint)
+
+    def _advance(self, lease: Lease, nodes: list[Node]) -> None:
+        self.tree.pin(nodes[-1])
+        if lease.path:
+            self.tree.unpin(lease.path[-1])
+        lease.path += nodes
+
+    def _keep_window(self, lease: Lease, node: Node) -> None:
+        """Hand the window page of a page that has just gone to the tree over to it."""
+        own = lease.windows[node.depth - 1]
+        if node.window < 0:
+            self.tree_windows.put(node, own)
+        elif node.window != own:
+            self.windows.give([own])
+            lease.windows[node.depth - 1] = node.window
+        self.tree_windows.pin([node])
+
+    def _place(self, lease: Lease, save: Save) -> None:
+        """Make a save of the step a checkpoint of the tree."""
+        depth = save.border // PAGE_TOKENS
+        tail = lease.path[first_seen(save.border, self.traits.reach) : depth] if self.traits.reach else []
+        node = lease.path[depth - 1]
+        checkpoint = self.checkpoints.place(node, save.state, tuple(tail), save.rank, save.kept)
+        if self.traits.stateful and depth == lease.shared:
+            self.checkpoints.pin(checkpoint)
+            lease.last = checkpoint
+
+    def _see_from(self, lease: Lease, seen: int, pinned: int | None = None) -> None:
+        """Give up the window pages before index `seen`. The first `pinned` of them (None: all) are pinned."""
+        if not self.traits.reach or seen <= lease.seen:
+            return
+        self.tree_windows.unpin(lease.path[lease.seen : seen if pinned is None else min(seen, pinned)])
+        lease.windows[lease.seen : seen] = [-1] * (seen - lease.seen)
+        lease.seen = seen
+
+    def _release(self, lease: Lease) -> None:
+        self.leases.remove(lease)
+        if lease.last is not None:
+            self.checkpoints.unpin(lease.last)
+        self.states.give(save.state for save in lease.saves if save.state >= 0)
+        if lease.state >= 0:
+            self.states.give([lease.state])
+        if self.traits.reach:
+            self.tree_windows.unpin(lease.path[lease.seen :])
+            self.windows.give(lease.windows[lease.shared :])
+        self.pages.give(lease.pages[lease.shared :])
+        if lease.path:
+            self.tree.unpin(lease.path[-1])
+        lease.path, lease.pages, lease.windows, lease.saves = [], [], [], []
+        lease.state, lease.last = -1, None
+
+    def _take_pages(self, count: int) -> list[int]:
+        if count > self.pages.free:
+            self.forget(self.tree.evict(count - self.pages.free))
+        return self.pages.take(count)
+
+    def _take_windows(self, count: int) -> list[int]:
+        while self.windows.free < count:
+            self.free_window()
+        return self.windows.take(count)
+
+    def _take_state(self) -> int:
+        if not self.states.free:
+            self.checkpoints.drop_oldest()
+        return self.states.take(1)[0]

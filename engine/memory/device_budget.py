@@ -14,6 +14,7 @@ from engine.base.units import ExpertRoom, KvBudget, format_size
 from engine.memory.budget import (
     DEFAULT_CONTEXT,
     DEFAULT_SHARE,
+    ContextNeeds,
     ContextPlan,
     check_asked_context,
     check_context,
@@ -104,7 +105,9 @@ def plan_device(
     if context is None:
         context = min(needs.model_context, kv_tokens)
     check_context(context, kv_tokens, needs.kv_bytes_per_token)
-    return _divide(needs, total, ContextPlan(context, kv_tokens, needs.kv_bytes_per_token), slots, experts)
+    return _divide(
+        needs, total, ContextPlan(context, kv_tokens, ContextNeeds(needs.kv_bytes_per_token)), slots, experts
+    )
 
 
 def plan_device_resize(
@@ -133,7 +136,7 @@ def plan_device_resize(
     elif asked is not None:
         slots = current.slots
     kv_tokens = current.context.kv_tokens if kv is None else _kv_tokens(kv, needs, room)
-    context = ContextPlan(min(context_limit, kv_tokens), kv_tokens, needs.kv_bytes_per_token)
+    context = ContextPlan(min(context_limit, kv_tokens), kv_tokens, ContextNeeds(needs.kv_bytes_per_token))
     if crosses(context_border, current.context.context, context.context):
         raise UsageError(
             f"--kv {kv_tokens} takes the context from {current.context.context} to {context.context} tokens; beyond "

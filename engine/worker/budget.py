@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 from engine.base.errors import FreetokenError
 from engine.base.units import ExpertRoom, KvBudget
-from engine.memory.blocks import ContextRoom
 from engine.memory.budget import ContextPlan, plan_resize
 from engine.memory.pages import PAGE_TOKENS
+from engine.memory.resizing import grow, shrink
 from engine.program.executor import Executor
 from engine.worker.protocol import ExpertCache, experts_notes
 from engine.worker.scheduler import Scheduler
@@ -100,16 +99,16 @@ def move(now: Budget, wanted: Budget, executor: Executor, cache: ResizableCache 
     """
     if wanted.context.pages < now.context.pages:
         scheduler.check_limit(min(wanted.context.context, wanted.context.kv_tokens))
-        _shrink_context(now, wanted, executor, scheduler)
+        _move_context(wanted, executor, scheduler)
         try:
             _move_experts(now, wanted, cache)
         except FreetokenError:
-            _grow_context(wanted, now, executor, scheduler)
+            _move_context(now, executor, scheduler)
             raise
     else:
         _move_experts(now, wanted, cache)
         try:
-            _grow_context(now, wanted, executor, scheduler)
+            _move_context(wanted, executor, scheduler)
         except FreetokenError:
             _move_experts(wanted, now, cache)
             raise
@@ -118,27 +117,26 @@ def move(now: Budget, wanted: Budget, executor: Executor, cache: ResizableCache 
 
 def in_force(budget: Budget, executor: Executor, cache: ResizableCache | None) -> Budget:
     """The budget as the executor has it, where `budget` should be."""
-    context = budget.context
-    if executor.room.pages != context.pages:
-        tokens = executor.room.pages * PAGE_TOKENS
-        context = replace(context, kv_tokens=tokens, context=min(context.context, tokens))
+    context, room = budget.context, executor.room
+    if room != context.room:
+        tokens = room.pages * PAGE_TOKENS
+        context = replace(context, kv_tokens=tokens, context=min(context.context, tokens), states=room.states)
     return replace(budget, context=context, slots=budget.slots if cache is None else cache.slots)
 
 
-def _grow_context(now: Budget, wanted: Budget, executor: Executor, scheduler: Scheduler) -> None:
-    if wanted.context.pages > now.context.pages:
-        executor.resize_context(ContextRoom(wanted.context.pages))
-        scheduler.memory.grow(wanted.context.pages)
-
-
-def _shrink_context(now: Budget, wanted: Budget, executor: Executor, scheduler: Scheduler) -> None:
-    memory = scheduler.memory
-    memory.shrink(wanted.context.pages, partial(executor.copy_block, "page"))
+def _move_context(wanted: Budget, executor: Executor, scheduler: Scheduler) -> None:
+    """Resize context memory; of the kinds that shrink, live blocks are moved to where they stay."""
+    memory, room = scheduler.memory, wanted.context.room
+    before = memory.room
+    if room == before:
+        return
+    shrink(memory, room, executor)
     try:
-        executor.resize_context(ContextRoom(wanted.context.pages))
+        executor.resize_context(room)
     except FreetokenError:
-        memory.grow(now.context.pages)
+        grow(memory, before)
         raise
+    grow(memory, room)
 
 
 def _move_experts(now: Budget, wanted: Budget, cache: ResizableCache | None) -> None:

@@ -58,7 +58,7 @@ class DeviceWatch:
     def _moved(self, budget: Budget, move: Move) -> Budget:
         planner, context = self._planner, budget.context
         tokens = max(1, move.kv // context.bytes_per_token // PAGE_TOKENS) * PAGE_TOKENS
-        wanted = ContextPlan(min(planner.context_limit, tokens), tokens, context.bytes_per_token)
+        wanted = ContextPlan(min(planner.context_limit, tokens), tokens, context.needs, context.states)
         if crosses(planner.context_border, context.context, wanted.context):
             wanted = context  # what has been read would be wrong
         return replace(budget, context=wanted, slots=planner.needs.table.within(move.experts))

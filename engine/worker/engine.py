@@ -6,13 +6,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from engine.base.errors import FreetokenError, UsageError
 from engine.base.units import parse_experts
 from engine.memory.context import ContextMemory
 from engine.memory.pages import PAGE_TOKENS, pages_for
-from engine.program.executor import Batch, Floats
+from engine.program.executor import Floats
+from engine.worker.batches import make_batch
 from engine.worker.budget import Budget, in_force, move
 from engine.worker.loaded import LoadedModel
 from engine.worker.protocol import (
@@ -28,12 +27,13 @@ from engine.worker.protocol import (
     Ready,
     Resize,
     Resized,
+    Reused,
     Stats,
     Tokens,
 )
 from engine.worker.requests import Request
 from engine.worker.sampler import Sampler
-from engine.worker.scheduler import POLICY, Policy, Run, Scheduler
+from engine.worker.scheduler import POLICY, Policy, Scheduler
 
 WATCH_SECONDS = 1.0  # between two looks at the device
 
@@ -45,15 +45,16 @@ class Engine:
         self, model: LoadedModel, policy: Policy = POLICY, clock: Callable[[], float] = time.monotonic
     ) -> None:
         assert model.executor.page_tokens == PAGE_TOKENS
-        assert model.executor.room.pages == model.budget.context.pages
+        context = model.budget.context
+        assert model.executor.room == context.room
         self._model = model
         self._executor = model.executor
         self._planner = model.planner
         self._budget = model.budget
         self._clock = clock
         self._watched = clock()
-        context = model.budget.context
-        self._scheduler = Scheduler(ContextMemory(context.pages), context.context, policy)
+        memory = ContextMemory(context.room, context.needs.traits, model.executor)
+        self._scheduler = Scheduler(memory, context.context, policy)
         self._samplers: dict[Request, Sampler] = {}
         self._read_bytes = 0  # weights read by all steps
         self._expert_bytes = 0.0  # the executor's count of those of experts
@@ -111,7 +112,9 @@ class Engine:
             if run.request.started is None:
                 run.request.started = began
         try:
-            logits = self._executor.step(_batch(runs))
+            logits = self._executor.step(
+                make_batch(runs, self._scheduler.memory.traits, self._scheduler.reading_next(runs))
+            )
         except Exception as error:
             return self._fail([run.request for run in runs], error)
         completing = [run.request for run in runs if run.completes]
@@ -148,6 +151,8 @@ class Engine:
             max_tokens=message.max_tokens,
             stop_ids=frozenset(message.stop_ids),
             sampling=message.sampling,
+            anchors=list(message.anchors),
+            anchor_ids=message.anchor_ids,
             arrived=self._clock(),
         )
         self._scheduler.submit(request)
@@ -172,6 +177,7 @@ class Engine:
             self._totals["cached_tokens"] += request.cached_tokens
         self._totals["generated_tokens"] += 1
         finish = request.append(choice.token, self._scheduler.limit)
+        self._scheduler.note_edges(request, request.anchor_ids.get(choice.token))
         out: list[Message] = []
         if finish != "stop":
             logprobs = (choice.logprob,) if choice.logprob is not None else ()
@@ -264,8 +270,13 @@ class Engine:
             "waiting": len(self._scheduler.waiting),
             "preemptions": self._scheduler.preemptions,
             "kv_tokens": context.kv_tokens,
-            "kv_tokens_held": memory.held * PAGE_TOKENS,
+            "kv_tokens_held": memory.held("page") * PAGE_TOKENS,
             "kv_tokens_cached": memory.tree.evictable * PAGE_TOKENS,
+            "windows": memory.room.windows,
+            "windows_held": memory.held("window"),
+            "states": memory.room.states,
+            "states_held": memory.held("state"),
+            "checkpoints": memory.checkpoints.unpinned,
             "kv_bytes": context.kv_bytes,
             "context": self._scheduler.limit,
             **room,
@@ -280,30 +291,6 @@ class Engine:
             return action()
         except FreetokenError as error:
             return [Failed.of(error, request=request, ticket=ticket)]
-
-
-def _batch(runs: list[Run]) -> Batch:
-    tokens: list[int] = []
-    positions: list[int] = []
-    starts = [0]
-    rows: list[int] = []
-    tables = []
-    for run in runs:
-        assert run.request.lease is not None
-        end = run.start + run.count
-        tokens += run.request.tokens[run.start : end]
-        positions += range(run.start, end)
-        starts.append(len(tokens))
-        tables.append(np.array(run.request.lease.pages, np.int32))
-        if run.completes:
-            rows.append(len(tokens) - 1)
-    return Batch(
-        tokens=np.array(tokens, np.int32),
-        positions=np.array(positions, np.int32),
-        seq_starts=np.array(starts, np.int32),
-        page_tables=tuple(tables),
-        rows=np.array(rows, np.int32),
-    )
 
 
 def _progress(request: Request) -> Progress:
@@ -324,4 +311,5 @@ def _done(request: Request, reason: str, now: float, read_bytes: int, experts: E
         decode_seconds=now - request.first_token,
         decode_bytes=read_bytes - request.read_bytes_before,
         experts=experts,
+        reuse=None if request.reuse is None else Reused(request.cached_tokens, request.reuse.known, request.reuse.why),
     )

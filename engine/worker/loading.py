@@ -10,10 +10,9 @@ from engine.base.config import check_device
 from engine.base.hardware import read_memory
 from engine.base.units import GIB, format_size
 from engine.files.ftw.opening import Ftw, open_model
-from engine.memory.blocks import ContextRoom
-from engine.memory.budget import plan_context
+from engine.memory.budget import ContextNeeds, plan_context
 from engine.memory.pages import PAGE_TOKENS
-from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES
+from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES, Program
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.program.step_bytes import WeightBytes, step_bytes
@@ -44,7 +43,7 @@ def load_on_cpu(config: WorkerConfig) -> LoadedModel:
     model = open_model(Path(config.model))
     spec = Spec.from_json(model.spec)
     plan = plan_context(
-        bytes_per_token=lower(spec).kv_bytes_per_token,
+        context_needs(lower(spec)),
         model_context=spec.context_length,
         available=free_memory(),
         context=config.context,
@@ -59,7 +58,7 @@ def load_on_cpu(config: WorkerConfig) -> LoadedModel:
         isa=config.isa,
         kv_dtype=KV_DTYPE,
         page_tokens=PAGE_TOKENS,
-        room=ContextRoom(plan.pages),
+        room=plan.room,
         max_tokens=POLICY.max_step_tokens,
     )
     size = model_bytes(model)
@@ -78,6 +77,16 @@ def load_on_cpu(config: WorkerConfig) -> LoadedModel:
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(program, WeightBytes.of(model.manifest), KV_VALUE_BYTES).dense,
         notes=(*experts_notes("cpu", config.experts), *_size_notes(size)),
+    )
+
+
+def context_needs(program: Program) -> ContextNeeds:
+    """What a program keeps of a conversation."""
+    return ContextNeeds(
+        bytes_per_token=program.kv_bytes_per_token,
+        window_bytes_per_token=program.window_bytes_per_token,
+        reach=program.reach,
+        state_bytes=program.state_bytes,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.memory.context import Lease
+from engine.memory.lookup import Reuse
+from engine.memory.retention import NET_TOKENS, Anchor, Rank, borders_of_edge, borders_to_save
 from engine.worker.protocol import Sampling
 
 
@@ -25,7 +27,11 @@ class Request:
     stop_ids: frozenset[int]
     sampling: Sampling
     arrived: float
+    anchors: list[Anchor] = field(default_factory=list)  # in prompt and answer, ascending
+    anchor_ids: Mapping[int, bool] = field(default_factory=dict)
     lease: Lease | None = None  # None: waiting
+    reuse: Reuse | None = None  # what was found when its prompt was taken up
+    worth_saving: dict[int, Rank] = field(default_factory=dict)  # page borders that are to become checkpoints
     computed: int = 0
     read: int = 0  # prompt tokens that were computed for this request, those after a preemption again
     started: float | None = None  # its first step
@@ -48,6 +54,27 @@ class Request:
         """Tokens to compute before the next one can be chosen."""
         return len(self.tokens) - self.computed
 
+    def take_up(self, found: Reuse) -> None:
+        """Note that what lies before `found.position` is in the cache."""
+        self.computed = found.position
+        if self.generated == 0 and (self.reuse is None or found.position > self.reuse.position):
+            self.reuse = found
+
+    def plan_saves(self, budget: int) -> None:
+        """Choose the borders of all known tokens that are worth a checkpoint, at most `budget`."""
+        self.worth_saving = dict(borders_to_save(self.anchors, self.computed, len(self.tokens), budget))
+
+    def edges_at_end(self, opens: bool | None) -> Mapping[int, Rank]:
+        """Borders worth a checkpoint around the last token, which opens (True) or closes (False) something."""
+        borders: dict[int, Rank] = {}
+        if len(self.tokens) % NET_TOKENS == 0:
+            borders[len(self.tokens)] = Rank.NET
+        if opens is not None:
+            anchor = (len(self.tokens) - int(opens), opens)
+            self.anchors.append(anchor)
+            borders.update(dict.fromkeys(borders_of_edge(anchor), Rank.OPENING if opens else Rank.CLOSING))
+        return borders
+
     def append(self, token: int, limit: int) -> str | None:
         """Add the chosen token; the finish reason if it is the last one. `limit` bounds prompt and answer together."""
         self.tokens.append(token)
@@ -56,3 +83,17 @@ class Request:
         if self.generated >= self.max_tokens or len(self.tokens) >= limit:
             return "length"
         return None
+
+
+def common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that two sequences have in common at their beginnings."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:  # the parts compared get shorter: linear in all
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

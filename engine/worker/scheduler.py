@@ -6,10 +6,13 @@ import bisect
 from dataclasses import dataclass
 
 from engine.base.errors import ContextFullError, DoesNotFitError
-from engine.memory.context import ContextMemory
-from engine.memory.pages import PAGE_TOKENS, pages_for
+from engine.memory.blocks import ContextRoom
+from engine.memory.context import ContextMemory, Lease
+from engine.memory.pages import PAGE_TOKENS, page_border, pages_for
+from engine.memory.retention import Rank
+from engine.memory.windows import window_pages
 from engine.worker.pace import Pace
-from engine.worker.requests import Request
+from engine.worker.requests import Request, common_tokens
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,9 @@ class Policy:
     """What a step may cost.
 
     While answers are streaming, a step that also reads a prompt should take `streaming_seconds`, or `patience` times
-    the steps without one if that is more: below it a slow machine would hardly read. Without streams a prompt is read
-    in steps of `alone_seconds`, so that a cancellation is heard.
+    the steps without one if that is more: below it a slow machine would hardly read; but no stream waits
+    `longest_wait` seconds longer than for a step without one. Without streams a prompt is read in steps of
+    `alone_seconds`, so that a cancellation is heard.
     """
 
     max_active: int = 32
@@ -26,6 +30,7 @@ class Policy:
     first_step_tokens: int = 128  # before anything is known of this machine
     streaming_seconds: float = 0.15
     patience: float = 3.0
+    longest_wait: float = 0.25
     alone_seconds: float = 1.0
 
 
@@ -49,8 +54,9 @@ class Run:
 class Scheduler:
     """Continuous batching over one context memory.
 
-    Requests are admitted in the order they came. When context memory runs out, old prefixes are forgotten first, then
-    the youngest request is put back to wait; the oldest one always goes on, so every request is finished some day.
+    Requests are admitted in the order they came, as long as there are blocks of every kind for them. When context
+    memory runs out, old prefixes are forgotten first, then the youngest request is put back to wait; the oldest one
+    always goes on, so every request is finished some day.
     """
 
     def __init__(self, memory: ContextMemory, context: int, policy: Policy = POLICY) -> None:
@@ -63,12 +69,12 @@ class Scheduler:
         self.preemptions = 0
         self._steps = 0
         self._decode_seconds = 0.0
-        self._refused: tuple[int, int, int] | None = None  # who did not fit, and the pages there were
+        self._refused: tuple[int, ContextRoom, ContextRoom] | None = None  # who did not fit, and the blocks there were
 
     @property
     def limit(self) -> int:
         """The most tokens a prompt and its answer may have; the last of them is never computed."""
-        return min(self.context, self.memory.pool.capacity * PAGE_TOKENS)
+        return min(self.context, self.memory.room.pages * PAGE_TOKENS)
 
     @property
     def live(self) -> list[Request]:
@@ -111,8 +117,17 @@ class Scheduler:
             runs = self._plan_decoding()
             runs += self._plan_reading(streaming=len(runs))
             if runs or not self.active:
-                return runs
+                break
             self._preempt_youngest()  # readers wait for each other's pages
+        for run in runs:  # last of all: what nobody needs in this step may be overwritten in it
+            assert run.request.lease is not None
+            self.memory.plan_saves(run.request.lease, run.start, run.start + run.count, run.request.worth_saving)
+        return runs
+
+    def reading_next(self, runs: list[Run]) -> int:
+        """Prompt tokens that the step after that of `runs` is going to read, as far as anybody knows now."""
+        unread = sum(run.request.remaining - run.count for run in runs if not run.completes)
+        return min(unread, self.policy.max_step_tokens)
 
     def complete(self, runs: list[Run], seconds: float) -> None:
         """Note that a step has computed `runs`; call it before tokens are appended."""
@@ -128,6 +143,19 @@ class Scheduler:
                 request.read += run.count
             self.memory.keep(request.lease, request.tokens, request.computed)
 
+    def note_edges(self, request: Request, opens: bool | None) -> None:
+        """Keep what is worth keeping around the token that a request has just been given.
+
+        `opens` says whether it opens or closes something, None: neither.
+        """
+        if request.lease is None or not self.memory.saves_budget:
+            return
+        for border, rank in request.edges_at_end(opens).items():
+            if border > request.computed:
+                request.worth_saving[border] = rank
+            else:
+                self.memory.mark(request.lease, border, rank)
+
     def check_limit(self, limit: int) -> None:
         """Raise DoesNotFitError if a live request is too long for a context of `limit` tokens."""
         longest = max((len(request.tokens) for request in self.live), default=0)
@@ -141,20 +169,50 @@ class Scheduler:
         """Let waiting requests in, oldest first, while all their tokens have room beside what others still need."""
         while self.waiting and len(self.active) < self.policy.max_active:
             request = self.waiting[0]
-            promised = sum(max(0, pages_for(len(r.tokens)) - len(r.lease.pages)) for r in self.active if r.lease)
-            situation = (request.number, self.memory.available, promised)
+            there, promised = self._available(), self._promised()
+            situation = (request.number, there, promised)
             if situation == self._refused:
                 return  # looking a long prompt up in the tree at every step would cost more than it can bring
             lease = self.memory.open()
-            cached = self.memory.reuse(lease, request.tokens)
-            missing = pages_for(len(request.tokens)) - len(lease.pages)
-            if self.active and missing > self.memory.available - promised:
+            if there.states or not self.memory.traits.stateful:
+                request.take_up(self.memory.reuse(lease, request.tokens))
+            if self.active and not _fits(self._needs(request, lease), self._available(), promised):
                 self.memory.close(lease)
                 self._refused = situation
                 return
-            request.lease, request.computed = lease, cached
+            request.lease = lease
+            if self.memory.saves_budget:
+                request.plan_saves(self.memory.saves_budget)
+                self._share(request)
             self.waiting.pop(0)
             bisect.insort(self.active, request, key=lambda r: r.number)
+
+    def _available(self) -> ContextRoom:
+        memory = self.memory
+        return ContextRoom(*(memory.available(kind) for kind in ("page", "window", "state")))
+
+    def _promised(self) -> ContextRoom:
+        """What the active requests still need, for all tokens that are known of them."""
+        needs = [self._needs(request, request.lease) for request in self.active if request.lease is not None]
+        return ContextRoom(
+            sum(need.pages for need in needs), sum(need.windows for need in needs), sum(need.states for need in needs)
+        )
+
+    def _needs(self, request: Request, lease: Lease) -> ContextRoom:
+        tokens, traits = len(request.tokens), self.memory.traits
+        windows = window_pages(tokens, traits.reach, PAGE_TOKENS)
+        return ContextRoom(
+            max(0, pages_for(tokens) - len(lease.pages)),
+            max(0, windows - lease.window_count),
+            int(traits.stateful and lease.state < 0),
+        )
+
+    def _share(self, request: Request) -> None:
+        """Have those who read a prompt that begins like this one's save what is needed where they part."""
+        for other in self.active:
+            common = page_border(common_tokens(request.tokens, other.tokens))
+            if other.remaining > 1 and common > max(other.computed, request.computed):
+                other.worth_saving.setdefault(common, Rank.OPENING)
 
     def _plan_decoding(self) -> list[Run]:
         runs = []
@@ -173,14 +231,17 @@ class Scheduler:
             return []
         budget = self._reading_tokens(streaming)
         runs: list[Run] = []
-        begun: set[tuple[int, tuple[int, ...]]] = set()
+        begun: set[tuple[int, int, tuple[int, ...]]] = set()
         for request in sorted(readers, key=lambda r: (r.served, r.number)):
             assert request.lease is not None
-            request.computed = max(request.computed, self.memory.reuse(request.lease, request.tokens))
-            page = request.tokens[request.computed : request.computed + PAGE_TOKENS]
-            mark = (id(request.lease.node), tuple(page))
+            found = self.memory.look_up(request.lease, request.tokens)
+            start = max(request.computed, found.reuse.position)
+            page = request.tokens[start : start + PAGE_TOKENS]
+            mark = (id(found.path[-1]) if found.path else 0, start, tuple(page))
             if len(page) == PAGE_TOKENS and mark in begun:
                 continue  # another request computes the same page in this step; it is free in the next one
+            if start > request.computed:
+                request.take_up(self.memory.reuse(request.lease, request.tokens))
             count = self._chunk(request, budget)
             if count == 0:
                 continue
@@ -197,7 +258,8 @@ class Scheduler:
         policy = self.policy
         seconds = policy.alone_seconds
         if streaming:
-            seconds = max(policy.streaming_seconds, policy.patience * self._decode_seconds)
+            patient = min(policy.patience * self._decode_seconds, policy.longest_wait + self._decode_seconds)
+            seconds = max(policy.streaming_seconds, patient)
         most = policy.max_step_tokens if self.pace.known else policy.first_step_tokens
         tokens = self.pace.tokens_within(seconds, min(most, policy.max_step_tokens)) - streaming
         return max(PAGE_TOKENS, tokens // PAGE_TOKENS * PAGE_TOKENS)
@@ -208,7 +270,7 @@ class Scheduler:
         goal = request.computed + min(request.remaining, budget)
         if goal < len(request.tokens):
             goal = goal // PAGE_TOKENS * PAGE_TOKENS  # whole pages can be shared at once
-        goal = min(goal, request.lease.capacity + self.memory.available * PAGE_TOKENS)
+        goal = min(goal, self.memory.within_reach(request.lease))
         if goal <= request.computed or not self.memory.reserve(request.lease, goal):
             return 0
         return goal - request.computed
@@ -223,3 +285,11 @@ class Scheduler:
         request.computed = 0
         self.preemptions += 1
         bisect.insort(self.waiting, request, key=lambda r: r.number)
+
+
+def _fits(need: ContextRoom, available: ContextRoom, promised: ContextRoom) -> bool:
+    return (
+        need.pages <= available.pages - promised.pages
+        and need.windows <= available.windows - promised.windows
+        and need.states <= available.states - promised.states
+    )

@@ -15,7 +15,7 @@ import numpy as np
 from engine.base.errors import DoesNotFitError
 from engine.base.units import KvBudget
 from engine.memory.blocks import BlockKind, ContextRoom
-from engine.memory.budget import ContextPlan, plan_context
+from engine.memory.budget import ContextNeeds, ContextPlan, plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch, Bytes, Floats
 from engine.worker.budget import Budget, HostPlanner
@@ -121,14 +121,14 @@ def fake_model(
 ) -> LoadedModel:
     """A loaded fake. `kv_tokens` and `context` as the flags would ask for them."""
     plan: ContextPlan = plan_context(
-        bytes_per_token=100,
+        ContextNeeds(100),
         model_context=model_context,
         available=1 << 30,
         context=context,
         kv=KvBudget(tokens=kv_tokens),
     )
     return LoadedModel(
-        executor=FakeExecutor(ContextRoom(plan.pages), pace=pace),
+        executor=FakeExecutor(plan.room, pace=pace),
         vocab_size=VOCAB,
         context_limit=context or model_context,
         budget=Budget(plan),

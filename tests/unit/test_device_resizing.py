@@ -74,7 +74,7 @@ def test_many_resizes_up_and_down_lose_no_request_and_change_no_bit(
     assert set(front.done) == set(PROMPTS)
     counters = front.engine._executor.counters()
     assert min(counters[name] for name in ("hits", "fills", "cpu_experts")) > 0
-    assert front.engine._scheduler.memory.pool.capacity == front.engine._executor.room.pages
+    assert front.engine._scheduler.memory.room == front.engine._executor.room
 
 
 def test_a_resize_that_does_not_fit_leaves_what_there_was_and_requests_go_on(

@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 
 from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.units import GIB, MIB, KvBudget
-from engine.memory.budget import DEFAULT_CONTEXT, plan_context, plan_resize
+from engine.memory.budget import DEFAULT_CONTEXT, ContextNeeds, plan_context, plan_resize
 from engine.memory.pages import PAGE_TOKENS
 
 
 def test_default_is_the_models_context_up_to_a_share_of_free_memory() -> None:
-    plan = plan_context(bytes_per_token=1000, model_context=4096, available=GIB)
+    plan = plan_context(ContextNeeds(1000), model_context=4096, available=GIB)
     assert (plan.context, plan.kv_tokens) == (4096, 4096)
-    assert plan_context(bytes_per_token=1000, model_context=10**6, available=GIB).context == DEFAULT_CONTEXT
-    small = plan_context(bytes_per_token=MIB, model_context=10**6, available=64 * MIB)
+    assert plan_context(ContextNeeds(1000), model_context=10**6, available=GIB).context == DEFAULT_CONTEXT
+    small = plan_context(ContextNeeds(MIB), model_context=10**6, available=64 * MIB)
     assert (small.context, small.kv_tokens) == (16, 16)
 
 
 def test_odd_model_context_is_kept_exactly() -> None:
-    plan = plan_context(bytes_per_token=10, model_context=1000, available=GIB)
+    plan = plan_context(ContextNeeds(10), model_context=1000, available=GIB)
     assert (plan.context, plan.kv_tokens) == (1000, 1008)
 
 
 def test_explicit_numbers() -> None:
-    plan = plan_context(bytes_per_token=1000, model_context=32768, available=GIB, context=100, kv=KvBudget(tokens=1000))
+    plan = plan_context(ContextNeeds(1000), model_context=32768, available=GIB, context=100, kv=KvBudget(tokens=1000))
     assert (plan.context, plan.kv_tokens, plan.pages) == (100, 1008, 63)
-    plan = plan_context(bytes_per_token=1000, model_context=32768, available=GIB, kv=KvBudget(bytes=100_000))
+    plan = plan_context(ContextNeeds(1000), model_context=32768, available=GIB, kv=KvBudget(bytes=100_000))
     assert (plan.context, plan.kv_tokens) == (96, 96)
 
 
@@ -46,22 +46,22 @@ def test_explicit_numbers() -> None:
 )
 def test_what_does_not_fit_is_named(arguments: dict[str, object], sentence: str) -> None:
     with pytest.raises(DoesNotFitError, match=sentence) as caught:
-        plan_context(bytes_per_token=1024, model_context=4096, available=100 * MIB, **arguments)  # type: ignore[arg-type]
+        plan_context(ContextNeeds(1024), model_context=4096, available=100 * MIB, **arguments)  # type: ignore[arg-type]
     assert caught.value.exit_code == 4
 
 
 def test_a_share_needs_experts_to_share_with() -> None:
     with pytest.raises(UsageError, match=r"--kv 40% is a share .* nothing is cached here"):
-        plan_context(bytes_per_token=1, model_context=10, available=GIB, kv=KvBudget(share=0.4))
+        plan_context(ContextNeeds(1), model_context=10, available=GIB, kv=KvBudget(share=0.4))
 
 
 def test_a_context_of_nothing_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="--context 0"):
-        plan_context(bytes_per_token=1, model_context=10, available=GIB, context=0)
+        plan_context(ContextNeeds(1), model_context=10, available=GIB, context=0)
 
 
 def test_resize_moves_the_context_with_the_budget_and_back() -> None:
-    start = plan_context(bytes_per_token=1024, model_context=4096, available=GIB)
+    start = plan_context(ContextNeeds(1024), model_context=4096, available=GIB)
     smaller = plan_resize(start, KvBudget(tokens=1000), context_limit=4096, context_border=None, available=0)
     assert (smaller.context, smaller.kv_tokens) == (1008, 1008)
     back = plan_resize(smaller, KvBudget(tokens=8192), context_limit=4096, context_border=None, available=GIB)
@@ -71,7 +71,7 @@ def test_resize_moves_the_context_with_the_budget_and_back() -> None:
 
 
 def test_a_resize_does_not_cross_the_border_of_a_models_positions() -> None:
-    start = plan_context(bytes_per_token=1, model_context=4096, available=GIB, kv=KvBudget(tokens=1024))
+    start = plan_context(ContextNeeds(1), model_context=4096, available=GIB, kv=KvBudget(tokens=1024))
 
     def resize(tokens: int, limit: int = 4096) -> int:
         budget = KvBudget(tokens=tokens)
@@ -81,7 +81,7 @@ def test_a_resize_does_not_cross_the_border_of_a_models_positions() -> None:
     assert resize(4096, limit=1024) == 1024, "a larger budget for more conversations, each as short as before"
     with pytest.raises(UsageError, match="from 1024 to 2064 tokens; beyond 2048"):
         resize(2049)
-    start = plan_context(bytes_per_token=1, model_context=4096, available=GIB)
+    start = plan_context(ContextNeeds(1), model_context=4096, available=GIB)
     with pytest.raises(UsageError, match="from 4096 to 2048"):
         resize(2048)
 
@@ -90,7 +90,7 @@ def test_a_resize_does_not_cross_the_border_of_a_models_positions() -> None:
 def test_a_plan_always_fits(bytes_per_token: int, model_context: int, available: int, context: int | None) -> None:
     try:
         plan = plan_context(
-            bytes_per_token=bytes_per_token, model_context=model_context, available=available, context=context
+            ContextNeeds(bytes_per_token), model_context=model_context, available=available, context=context
         )
     except DoesNotFitError:
         return

@@ -261,7 +261,7 @@ def test_a_long_prompt_is_read_between_the_tokens_of_a_running_stream() -> None:
         now += seconds
 
     model = fake_model(4096)
-    executor = FakeExecutor(model.budget.context.pages, pace=0.001, sleep=sleep)
+    executor = FakeExecutor(model.budget.context.room, pace=0.001, sleep=sleep)
     policy = Policy(streaming_seconds=0.1, patience=0.0)
     front = Front(Engine(replace(model, executor=executor), policy, lambda: now))
     front.generate(1, [70], 400)
