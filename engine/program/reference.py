@@ -128,7 +128,7 @@ class ReferenceExecutor:
     def _run(self, op: Op, step: _Step) -> None:
         started = time.perf_counter()
         if op.kind in RECURRENT_OPERATIONS:
-            work = RecurrentStep(step.batch, step.buffers, self._states, self._weight)
+            work = RecurrentStep(step.batch, step.buffers, self._context.states, self._weight)
             RECURRENT_OPERATIONS[op.kind](op, work)
         else:
             self._operations[op.kind](op, step)
@@ -217,11 +217,11 @@ class ReferenceExecutor:
             cache.keys[page, slot] = k[first:last]
             if v is not None and cache.values is not None:
                 cache.values[page, slot] = v[first:last]
-            seen = torch.arange(int(positions[-1]) + 1)
+            seen = torch.arange(_oldest(op, int(positions[0])), int(positions[-1]) + 1)
             page, slot = torch.from_numpy(table)[seen // self._page_tokens], seen % self._page_tokens
             keys = cache.keys[page, slot]
             values = keys[..., :v_dim] if cache.values is None else cache.values[page, slot]
-            out[first:last] = _attend(op, q[first:last], keys, values, positions, sinks)
+            out[first:last] = _attend(op, q[first:last], keys, values, positions, seen, sinks)
 
     def _route(self, op: Op, step: _Step) -> None:
         logits = step.buffers[op.reads[0]]
@@ -273,17 +273,30 @@ def _runs(x: Tensor, op: Op, side: str, width: int) -> Tensor:
     return x.view(len(x), heads, stride)[:, :, offset : offset + width]
 
 
-def _attend(op: Op, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, sinks: Tensor | None) -> Tensor:
-    """q [queries, heads, k_dim], keys [seen, kv_heads, k_dim] -> [queries, heads, v_dim]."""
+def _oldest(op: Op, position: int) -> int:
+    """The first position that a token at `position` sees; later tokens see none before it either."""
+    window, chunk = int(op.attrs["window"]), int(op.attrs["chunk"])
+    return max(0, position - window + 1 if window else 0, position - position % chunk if chunk else 0)
+
+
+def _attend(
+    op: Op, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor, sinks: Tensor | None
+) -> Tensor:
+    """q [queries, heads, k_dim], keys [seen, kv_heads, k_dim] -> [queries, heads, v_dim].
+
+    `positions` are those of the queries, `seen` those of the keys.
+    """
     share = q.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)
     scores = torch.einsum("qhd,khd->hqk", q, keys) * float(op.attrs["scale"])
     if op.attrs["softcap"]:
         scores = float(op.attrs["softcap"]) * torch.tanh(scores / float(op.attrs["softcap"]))
-    distance = positions[:, None] - torch.arange(len(keys))[None, :]
+    distance = positions[:, None] - seen[None, :]
     visible = distance >= 0
     if op.attrs["window"]:
         visible &= distance < int(op.attrs["window"])
+    if op.attrs["chunk"]:
+        visible &= seen[None, :] >= positions[:, None] - positions[:, None] % int(op.attrs["chunk"])
     scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks[:, None, None].expand(-1, scores.shape[1], 1)], -1)
