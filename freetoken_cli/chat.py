@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from engine.base.config import setting
@@ -200,6 +201,15 @@ class Chat(Protocol):
 
     def resize(self, *, kv: str | None, experts: str | None) -> str:
         """Move memory; a line that tells before, after and the time."""
+
+    def save_context(self, messages: Sequence[Message], think: bool | None, path: Path) -> str:
+        """Write what the model has computed of `messages` to a file; a line that tells how much.
+
+        Raises FreetokenError where nothing of it is known any more, or the file cannot be written.
+        """
+
+    def load_context(self, path: Path) -> str:
+        """Take such a file into the model's memory; a line that tells how much. Raises FreetokenError."""
 
     def state(self) -> list[tuple[str, str]]:
         """Label and value of what `ps` and `show` tell about this model."""

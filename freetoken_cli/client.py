@@ -123,6 +123,14 @@ class Front:
             body["experts"] = experts.exact
         return call(self.socket, "POST", "/control/resize", body, timeout=CONTROL_SECONDS)
 
+    def save_context(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the context of a conversation to a file: `tokens` and `bytes`. Takes as long as the disk does."""
+        return call(self.socket, "POST", "/control/save", body)
+
+    def load_context(self, model: str, path: Path) -> Mapping[str, Any]:
+        """Take a file of `save_context` into memory: `tokens` of `total`."""
+        return call(self.socket, "POST", "/control/restore", {"model": model, "path": str(path)})
+
     def stop(self, model: str) -> list[str]:
         """Unload `model`; the names that were unloaded."""
         answer = call(self.socket, "POST", "/control/stop", {"model": model}, timeout=CONTROL_SECONDS)
@@ -190,6 +198,11 @@ def _listed(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in values.items())
 
 
+def _thinking(think: bool | None) -> dict[str, Any]:
+    """What a request says of thinking; nothing where that is up to the model's template."""
+    return {} if think is None else {"chat_template_kwargs": {"enable_thinking": think}}
+
+
 class ModelChat:
     """A model that answers. Found unloaded, or its front gone, it is loaded again as it was asked for.
 
@@ -255,9 +268,8 @@ class ModelChat:
             "stream_options": {"include_usage": True},
             **({} if sampling.shaped else self._defaults),
             **sampling.request(),
+            **_thinking(think),
         }
-        if think is not None:
-            body["chat_template_kwargs"] = {"enable_thinking": think}
         reason, statistics = "stop", Statistics()
         with closing(stream(self._paths.socket, "/v1/chat/completions", body)) as events:
             for event in events:
@@ -286,6 +298,24 @@ class ModelChat:
         )
         self._state, self._attached_at = ModelState.from_json(answer["after"]), -math.inf
         return "\n".join([resize_line(answer), *answer["notes"]])
+
+    def save_context(self, messages: Sequence[Message], think: bool | None, path: Path) -> str:
+        # Never loads the model: one that is gone has no context any more.
+        name = self._model if self._state is None else self._state.name
+        body: dict[str, Any] = {
+            "model": name,
+            "messages": list(messages),
+            "path": str(path.absolute()),
+            **_thinking(think),
+        }
+        answer = Front(self._paths.socket).save_context(body)
+        return f"Saved its context: {answer['tokens']} tokens, {format_size(answer['bytes'])}."
+
+    def load_context(self, path: Path) -> str:
+        state = self._attached()
+        answer = Front(self._paths.socket).load_context(state.name, path.absolute())
+        rest = "" if answer["tokens"] == answer["total"] else f" of {answer['total']}, for which there is no room"
+        return f"Restored the context: {answer['tokens']} tokens{rest}."
 
     def state(self) -> list[tuple[str, str]]:
         state, _ = self.load()

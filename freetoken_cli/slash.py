@@ -12,16 +12,19 @@ from freetoken_cli.chat import SAMPLING, Chat, Sampling, Statistics
 from freetoken_cli.conversation import Conversation
 from freetoken_cli.helppage import did_you_mean
 from freetoken_cli.output import Output
+from freetoken_cli.sessions import SavedSession
 
 
 @dataclass
 class Session:
-    """What a REPL holds between two lines. `think` None leaves thinking to the model's own template."""
+    """What a REPL holds between two lines. `think` None leaves thinking to the model's own template; `saved` is the
+    folder of named sessions."""
 
     chat: Chat
     output: Output
     conversation: Conversation
     sampling: Sampling
+    saved: Path
     think: bool | None = None
     verbose: bool = False
     last: Statistics | None = None
@@ -111,21 +114,22 @@ def _resize(session: Session, words: list[str]) -> None:
 
 
 def _save(session: Session, words: list[str]) -> None:
-    path = _one_path("/save", words)
-    session.conversation.save(path)
-    say(session, f"Saved to {path}.")
+    for line in _saved("/save", session, words).save(session.conversation, session.chat, session.think):
+        say(session, line)
 
 
 def _load(session: Session, words: list[str]) -> None:
-    path = _one_path("/load", words)
-    session.conversation = Conversation.load(path)
-    say(session, f"Loaded {len(session.conversation.turns)} messages from {path}.")
+    saved = _saved("/load", session, words)
+    session.conversation = saved.load()
+    say(session, f"Loaded {len(session.conversation.turns)} messages from {saved.name}.")
+    for line in saved.load_context(session.chat):
+        say(session, line)
 
 
-def _one_path(name: str, words: list[str]) -> Path:
+def _saved(command: str, session: Session, words: list[str]) -> SavedSession:
     if not words:
-        raise UsageError(f"{name} takes a file.", f"For example: {name} chat.json")
-    return Path(" ".join(words)).expanduser()
+        raise UsageError(f"{command} takes a name or a file.", f"For example: {command} rivers, or {command} chat.json")
+    return SavedSession.named_or_file(session.saved, " ".join(words))
 
 
 def _think(session: Session, words: list[str]) -> None:
@@ -162,8 +166,8 @@ COMMANDS: tuple[Slash, ...] = (
     Slash("/clear", "/clear", "Forget the conversation.", _clear),
     Slash("/stats", "/stats", "Statistics of the last answer.", _stats),
     Slash("/resize", "/resize kv 32k", "Move the model's memory, live.", _resize),
-    Slash("/save", "/save FILE", "Write the conversation to a file.", _save),
-    Slash("/load", "/load FILE", "Go on with a saved conversation.", _load),
+    Slash("/save", "/save NAME|FILE", "Keep the conversation and its computed context.", _save),
+    Slash("/load", "/load NAME|FILE", "Go on with a saved conversation.", _load),
     Slash("/think", "/think on|off|auto", "Let the model think first, if it can.", _think),
     Slash("/?", "/?", "This list.", _help),
     Slash("/bye", "/bye", "Leave (so does Ctrl-D).", _bye),

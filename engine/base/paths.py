@@ -55,6 +55,11 @@ class Paths:
         return self.state / "profile.json"
 
     @property
+    def sessions(self) -> Path:
+        """Saved conversations and their contexts, beside the models; no model's name begins with a dot."""
+        return self.store / ".sessions"
+
+    @property
     def store_key(self) -> str:
         """Eight hex digits that tell one store from another."""
         return hashlib.sha256(os.fsencode(self.store)).hexdigest()[:8]

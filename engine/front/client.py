@@ -15,15 +15,19 @@ from engine.front.process import WorkerProcess, ending
 from engine.worker.protocol import (
     PROTOCOL_VERSION,
     Cancel,
+    ContextLoaded,
+    ContextSaved,
     Done,
     Failed,
     Generate,
     GetStats,
+    LoadContext,
     Message,
     Progress,
     Ready,
     Resize,
     Resized,
+    SaveContext,
     Stats,
     Stop,
     Tokens,
@@ -129,6 +133,14 @@ class WorkerClient(asyncio.Protocol):
         """The worker's counters."""
         return await self._ask(GetStats, Stats)
 
+    async def save_context(self, path: str, tokens: tuple[int, ...]) -> ContextSaved:
+        """Write what context memory knows of `tokens` to a file, a little between any two steps."""
+        return await self._ask(lambda ticket: SaveContext(ticket, path, tokens), ContextSaved)
+
+    async def load_context(self, path: str) -> ContextLoaded:
+        """Take such a file into context memory, likewise."""
+        return await self._ask(lambda ticket: LoadContext(ticket, path), ContextLoaded)
+
     async def stop(self) -> None:
         """Have the worker leave, and wait until the process is gone. Requests in progress end with an error."""
         self._stopping = True
@@ -178,7 +190,9 @@ class WorkerClient(asyncio.Protocol):
             self._refuse(message)
         elif isinstance(message, Resized) and message.ticket == 0:
             self._on_moved(self, message)
-        elif isinstance(message, Stats | Resized) or (isinstance(message, Failed) and message.ticket is not None):
+        elif isinstance(message, Stats | Resized | ContextSaved | ContextLoaded) or (
+            isinstance(message, Failed) and message.ticket is not None
+        ):
             assert message.ticket is not None
             waiter = self._tickets.pop(message.ticket, None)
             if waiter is not None and not waiter.done():

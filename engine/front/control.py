@@ -17,10 +17,13 @@ from engine.front import fields
 from engine.front.attach import FLAGS, LoadFlags, kv_budget
 from engine.front.fields import Field, read_fields
 from engine.front.http import control_error, read_body
+from engine.front.requests import CHAT
 from engine.front.supervisor import Supervisor, Wish
 
 _MODEL = {"model": Field(fields.model, required=True)}
 _SETTINGS = {**FLAGS, "keep_alive": Field(fields.within(Range(0, 10**12)), null=float("inf"))}
+_PATH = Field(fields.absolute_path, required=True)
+_CONVERSATION = {name: CHAT[name] for name in ("messages", "chat_template_kwargs")}
 
 
 class Control:
@@ -38,6 +41,8 @@ class Control:
             _route("resize", self.resize, {**_MODEL, **kv_and_experts}),
             _route("stop", self.stop, _MODEL),
             _route("stats", self.stats, _MODEL),
+            _route("save", self.save, {**_MODEL, **_CONVERSATION, "path": _PATH}),
+            _route("restore", self.restore, {**_MODEL, "path": _PATH}),
             _route("shutdown", self.shutdown, {"if_idle": Field(fields.flag, False)}),
         ]
 
@@ -76,6 +81,21 @@ class Control:
         """The counters of a loaded model's worker."""
         stats = await self._supervisor.find(body["model"]).client.stats()
         return {**stats.values, "experts": None if stats.experts is None else vars(stats.experts)}
+
+    async def save(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what a loaded model has computed of a conversation to a file."""
+        self._supervisor.find(body["model"])  # loading it for this would help nobody
+        async with self._supervisor.use(body["model"]) as loaded:
+            values = {"add_generation_prompt": False, **body["chat_template_kwargs"]}
+            prompt = await asyncio.to_thread(loaded.text.render, body["messages"], **values)
+            saved = await loaded.client.save_context(body["path"], tuple(prompt.ids))
+        return {"tokens": saved.saved, "bytes": saved.bytes}
+
+    async def restore(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Take such a file into the memory of a model, which is loaded if need be."""
+        async with self._supervisor.use(body["model"]) as loaded:
+            restored = await loaded.client.load_context(body["path"])
+        return {"tokens": restored.loaded, "total": restored.total}
 
     async def shutdown(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Leave, workers first. With `if_idle` only if no request is being answered."""

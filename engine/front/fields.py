@@ -78,6 +78,13 @@ def model(name: str, value: Any) -> str:
     return value
 
 
+def absolute_path(name: str, value: Any) -> str:
+    """The path of a file from the root on: the server is in a folder of its own."""
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise FieldError(name, "the absolute path of a file is expected.")
+    return value
+
+
 def flag(name: str, value: Any) -> bool:
     """true or false."""
     if not isinstance(value, bool):

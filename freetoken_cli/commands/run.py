@@ -12,8 +12,7 @@ import typer
 from engine.base.config import check_device
 from engine.base.errors import UsageError
 from freetoken_cli import options
-from freetoken_cli.answering import print_answer, print_statistics
-from freetoken_cli.chat import Message, Sampling
+from freetoken_cli.chat import Sampling
 from freetoken_cli.client import ModelChat
 from freetoken_cli.conversation import Conversation
 from freetoken_cli.models import ensure_model
@@ -38,12 +37,16 @@ from freetoken_cli.options import (
 )
 from freetoken_cli.output import Output
 from freetoken_cli.prompt import as_text, read_prompt
+from freetoken_cli.repl import TerminalReader, ask, run_repl
+from freetoken_cli.sessions import SavedSession
+from freetoken_cli.slash import Session
 
 EXAMPLES = (
     ("freetoken run demo", "a conversation; /? lists its commands, Ctrl-D leaves"),
     ('freetoken run demo "Name three rivers."', "one answer"),
     ('git diff | freetoken run demo "Explain this."', "stdin goes before the prompt"),
     ("freetoken run demo - < question.txt", "stdin is the prompt"),
+    ("freetoken run demo --session rivers", "goes on where the last one of that name ended"),
     ("freetoken run demo --estimate --context 32k", "what it takes and whether it fits, without loading"),
 )
 
@@ -52,6 +55,15 @@ Prompt = Annotated[
     typer.Argument(metavar="PROMPT", help="What to ask; - reads stdin. Without one: a REPL.", show_default=False),
 ]
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.", show_default=False)]
+SessionName = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="NAME",
+        help="Go on with the session NAME, or begin it, and save it at the end.",
+        show_default=False,
+    ),
+]
 Estimate = Annotated[bool, typer.Option("--estimate", help="State bytes, memory, speed and fit; load nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")]
 
@@ -62,6 +74,7 @@ def command(
     model: Model,
     prompt: Prompt = None,
     system: System = None,
+    session: SessionName = None,
     greedy: Greedy = False,
     seed: Seed = None,
     temperature: Temperature = None,
@@ -121,18 +134,34 @@ def command(
 
         print_estimate(paths, model, config, output)
         return
+    saved = None if session is None else SavedSession.named(paths.sessions, session)
     text = read_prompt(prompt, output)
     system = as_text(system or "", "--system")
     name = ensure_model(paths, model, output, yes)
     with closing(ModelChat(paths, name, config)) as chat:
+        conversation = _begin(saved, system)
         _attach(chat, output)
-        if text is None:
-            raise typer.Exit(_talk(chat, system, sampling, verbose, output, paths.history))
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": text})
-        statistics = print_answer(chat, messages, sampling, None, output, [])
-        if verbose:
-            print_statistics(statistics, output)
+        if saved is not None and conversation.turns:
+            output.note(f"The session {saved.name} has {len(conversation.turns)} messages.")
+            for line in saved.load_context(chat):
+                output.note(line)
+        talk = Session(chat, output, conversation, sampling, paths.sessions, verbose=verbose)
+        try:
+            code = _talk(talk, paths.history) if text is None else _answer(talk, text)
+        finally:
+            if saved is not None and (talk.conversation.turns or saved.conversation.exists()):
+                for line in saved.save(talk.conversation, chat, talk.think):
+                    output.note(line)
+        raise typer.Exit(code)
+
+
+def _begin(saved: SavedSession | None, system: str) -> Conversation:
+    """The conversation so far. A system prompt that is given replaces a saved one."""
+    if saved is None or not saved.conversation.exists():
+        return Conversation(system)
+    conversation = saved.load()
+    conversation.system = system or conversation.system
+    return conversation
 
 
 def _attach(chat: ModelChat, output: Output) -> None:
@@ -144,11 +173,13 @@ def _attach(chat: ModelChat, output: Output) -> None:
     output.note(chat.describe())
 
 
-def _talk(chat: ModelChat, system: str, sampling: Sampling, verbose: bool, output: Output, history: Path) -> int:
-    """The REPL; the exit code."""
-    from freetoken_cli.repl import TerminalReader, run_repl
-    from freetoken_cli.slash import Session
+def _answer(talk: Session, text: str) -> int:
+    """One prompt and its answer; the exit code."""
+    ask(talk, text)
+    return 0
 
-    output.note("/? lists the commands, Ctrl-D leaves.")
-    session = Session(chat, output, Conversation(system), sampling, verbose=verbose)
-    return run_repl(session, TerminalReader(history, output.colour_err))
+
+def _talk(talk: Session, history: Path) -> int:
+    """The REPL; the exit code."""
+    talk.output.note("/? lists the commands, Ctrl-D leaves.")
+    return run_repl(talk, TerminalReader(history, talk.output.colour_err))
