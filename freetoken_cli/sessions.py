@@ -1,0 +1,74 @@
+"""Saved sessions: a conversation, and beside it the context that the model computed of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.base.errors import FreetokenError, UsageError
+from freetoken_cli.chat import Chat
+from freetoken_cli.conversation import Conversation
+
+CONTEXT_SUFFIX = ".context"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class SavedSession:
+    """Where a session is kept; `name` is how its user calls it. The `folder` is made where it is ours."""
+
+    name: str
+    conversation: Path
+    folder: Path | None = None
+
+    @property
+    def context(self) -> Path:
+        """The file of the context, which need not be there."""
+        return self.conversation.with_name(self.conversation.name + CONTEXT_SUFFIX)
+
+    @staticmethod
+    def named(folder: Path, name: str) -> SavedSession:
+        """The session `name` among those in `folder`. Raises UsageError for an impossible name."""
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r:.120} cannot be the name of a session.",
+                "Use letters, digits, '.', '_' and '-', a letter or digit first, at most 100.",
+            )
+        return SavedSession(name, folder / f"{name}.json", folder)
+
+    @staticmethod
+    def named_or_file(folder: Path, text: str) -> SavedSession:
+        """What `/save` and `/load` mean: a file if `text` has a slash or ends with .json, else a name."""
+        if "/" in text or text.endswith(".json"):
+            return SavedSession(text, Path(text).expanduser())
+        return SavedSession.named(folder, text)
+
+    def save(self, conversation: Conversation, chat: Chat, think: bool | None) -> Iterator[str]:
+        """Write the conversation, then the context; what to tell of it.
+
+        Without its context a conversation can be gone on with, so what keeps the context from being saved is told and
+        raises nothing.
+        """
+        if self.folder is not None:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what people say is theirs alone
+        conversation.save(self.conversation)
+        yield f"Saved {len(conversation.turns)} messages to {self.name}."
+        if conversation.turns:
+            try:
+                yield chat.save_context(conversation.messages(), think, self.context)
+            except FreetokenError as error:
+                yield f"The context is not saved, so it will be computed again: {error}"
+
+    def load(self) -> Conversation:
+        """The conversation. Raises NotFoundError or CorruptFileError."""
+        return Conversation.load(self.conversation)
+
+    def load_context(self, chat: Chat) -> Iterator[str]:
+        """Take the context into the model's memory, if there is one and it fits the model; what to tell of it."""
+        if self.context.exists():
+            try:
+                yield chat.load_context(self.context)
+            except FreetokenError as error:
+                yield f"The context is not restored, so it will be computed again: {error}"
