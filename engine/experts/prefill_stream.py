@@ -104,9 +104,10 @@ class PrefillStream:
         self._top_k = top_k
         self._policy = policy
         self._place = driver.kernel("place_pairs")
-        self._memory = driver.allocate(max(4, 4 * sum(_most_words(bank, policy.buffers) for bank in banks)))
+        words = sum(_most_words(bank, policy.buffers) for bank in banks)
+        self._memory = driver.allocate(4 * words) if words else None
         self._plans: dict[int, list[list[StreamedLayer]]] = {}  # of each bank that is lent from, a list a turn
-        self._turns: tuple[Turn, ...] = ()
+        self.turns: tuple[Turn, ...] = ()
         self._buffers: dict[tuple[int, int], _Buffer] = {}
         self._held: dict[int, dict[int, int]] = {}  # bank: slot: record
         self._filled: dict[int, Event] = {}
@@ -118,12 +119,12 @@ class PrefillStream:
     @property
     def size(self) -> int:
         """Bytes of the device."""
-        return self._memory.size
+        return self._memory.size if self._memory is not None else 0
 
     @property
     def is_open(self) -> bool:
         """Whether slots are lent."""
-        return bool(self._turns)
+        return bool(self.turns)
 
     # --- around steps
 
@@ -137,7 +138,7 @@ class PrefillStream:
         elif not self._lend(tokens):
             return False
         self._ahead = any(self._is_worth(bank, more) for bank in self._banks)
-        count = len(self._turns[0].parts)
+        count = len(self.turns[0].parts)
         self._limit = count * (self._steps + (2 if self._ahead else 1))
         self._fill_ahead()
         return True
@@ -171,7 +172,8 @@ class PrefillStream:
 
     def free(self) -> None:
         """Give the memory back."""
-        self._memory.free()
+        if self._memory is not None:
+            self._memory.free()
 
     # --- layers
 
@@ -198,16 +200,16 @@ class PrefillStream:
 
     @property
     def _turn(self) -> Turn:
-        return self._turns[self._steps % len(self._turns)]
+        return self.turns[self._steps % len(self.turns)]
 
     def _number(self, layer: LayerLaunch, part: int) -> int:
         return self._steps * len(self._turn.parts) + layer.first + part
 
     def _fill_ahead(self) -> None:
         """Issue fills in the order in which they are needed, up to one whose buffer is still to be read."""
-        count = len(self._turns[0].parts)
+        count = len(self.turns[0].parts)
         while self._next < self._limit:
-            turn = self._turns[self._next // count % len(self._turns)]
+            turn = self.turns[self._next // count % len(self.turns)]
             part = turn.parts[self._next % count]
             buffer = self._buffers[part.bank, part.buffer]
             if buffer.is_taken:
@@ -239,8 +241,9 @@ class PrefillStream:
         if not plans:
             return False
         self._plans = plans
+        assert self._memory is not None, "banks that can be lent from have room for their lists"
         block = _Block(self._memory.address)
-        self._turns = tuple(self._write(block, turn) for turn in range(self._policy.buffers))
+        self.turns = tuple(self._write(block, turn) for turn in range(self._policy.buffers))
         self._driver.upload(self._memory.address, block.words)
         self._buffers = {(bank, buffer): _Buffer() for bank in plans for buffer in range(self._policy.buffers)}
         self._held = {bank: {} for bank in plans}
@@ -284,7 +287,7 @@ class PrefillStream:
         return Turn(tuple(parts), layers)
 
     def _close(self) -> None:
-        self._plans, self._turns, self._held = {}, (), {}
+        self._plans, self.turns, self._held = {}, (), {}
         self._buffers.clear()
         self._filled.clear()
 
