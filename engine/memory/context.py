@@ -86,7 +86,7 @@ class ContextMemory:
         self.tree_windows = TreeWindows(self.windows)
         self.checkpoints = Checkpoints(self.states, self.tree_windows)
         self._store = store
-        self.leases: set[Lease] = set()
+        self.leases: dict[Lease, None] = {}  # in order: what is done to all is done in the order in which they came
 
     @property
     def room(self) -> ContextRoom:
@@ -120,7 +120,7 @@ class ContextMemory:
     def open(self) -> Lease:
         """A lease on nothing yet."""
         lease = Lease()
-        self.leases.add(lease)
+        self.leases[lease] = None
         return lease
 
     def look_up(self, lease: Lease, tokens: Sequence[int]) -> Found:
@@ -150,10 +150,10 @@ class ContextMemory:
         states = int(self.traits.stateful and lease.state < 0)
         if missing > self.available("page") or windows > self.available("window") or states > self.available("state"):
             return False
-        lease.pages += self._take_pages(missing)
-        lease.windows += self._take_windows(windows)
+        lease.pages += self.take_pages(missing)
+        lease.windows += self.take_windows(windows)
         if states:
-            lease.state = self._take_state()
+            lease.state = self.take_state()
         return True
 
     def within_reach(self, lease: Lease) -> int:
@@ -182,7 +182,7 @@ class ContextMemory:
             if self.traits.stateful:
                 if self.available("state") == 0:
                     break
-                state = self._take_state()
+                state = self.take_state()
             lease.saves.append(Save(border, state, wanted.get(border, Rank.END), border in wanted))
         lease.saves.sort(key=lambda save: save.border)
         return lease.saves
@@ -264,7 +264,7 @@ class ContextMemory:
             self.checkpoints.pin(checkpoint)
             room = self.available("state") > 0
             if room:
-                lease.state = self._take_state()
+                lease.state = self.take_state()
             self.checkpoints.unpin(checkpoint)
             if not room:  # only the checkpoint itself can be had
                 lease.state = self.checkpoints.surrender(checkpoint)
@@ -314,7 +314,7 @@ class ContextMemory:
         lease.seen = seen
 
     def _release(self, lease: Lease) -> None:
-        self.leases.remove(lease)
+        del self.leases[lease]
         if lease.last is not None:
             self.checkpoints.unpin(lease.last)
         self.states.give(save.state for save in lease.saves if save.state >= 0)
@@ -329,17 +329,20 @@ class ContextMemory:
         lease.path, lease.pages, lease.windows, lease.saves = [], [], [], []
         lease.state, lease.last = -1, None
 
-    def _take_pages(self, count: int) -> list[int]:
+    def take_pages(self, count: int) -> list[int]:
+        """Pages, forgetting old prefixes if need be. The caller has looked at `available` first, as for the others."""
         if count > self.pages.free:
             self.forget(self.tree.evict(count - self.pages.free))
         return self.pages.take(count)
 
-    def _take_windows(self, count: int) -> list[int]:
+    def take_windows(self, count: int) -> list[int]:
+        """Window pages."""
         while self.windows.free < count:
             self.free_window()
         return self.windows.take(count)
 
-    def _take_state(self) -> int:
+    def take_state(self) -> int:
+        """A state block."""
         if not self.states.free:
             self.checkpoints.drop_oldest()
         return self.states.take(1)[0]
