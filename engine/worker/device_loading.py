@@ -24,6 +24,7 @@ from engine.worker.device_placing import Placing, Wishes
 from engine.worker.device_planner import DevicePlanner, budget_of
 from engine.worker.device_watch import DeviceWatch
 from engine.worker.experts import ByteCount, CachedExperts, VirtualClock
+from engine.worker.identity import identity_of
 from engine.worker.loaded import LoadedModel
 from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
 from engine.worker.machine import this_machine
@@ -95,6 +96,7 @@ def load_with(
         experts=CachedExperts(executor, clock, Balancer(start.split)) if model.banks else None,
         watch=DeviceWatch(planner, memory_reader(driver.uuid, driver.memory), budget),
         notes=(*bank.notes, *placed.notes, *placed.plan.notes, *(start.notes if model.banks else ())),
+        identity=identity_of(Path(config.model), placed.program, driver.name),
     )
 
 

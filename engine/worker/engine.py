@@ -22,18 +22,21 @@ from engine.worker.protocol import (
     Failed,
     Generate,
     GetStats,
+    LoadContext,
     Message,
     Progress,
     Ready,
     Resize,
     Resized,
     Reused,
+    SaveContext,
     Stats,
     Tokens,
 )
 from engine.worker.requests import Request
 from engine.worker.sampler import Sampler
 from engine.worker.scheduler import POLICY, Policy, Scheduler
+from engine.worker.sessions import Sessions
 
 WATCH_SECONDS = 1.0  # between two looks at the device
 
@@ -55,6 +58,7 @@ class Engine:
         self._watched = clock()
         memory = ContextMemory(context.room, context.needs.traits, model.executor)
         self._scheduler = Scheduler(memory, context.context, policy)
+        self._sessions = Sessions(model.executor, memory, model.identity, clock)
         self._samplers: dict[Request, Sampler] = {}
         self._read_bytes = 0  # weights read by all steps
         self._expert_bytes = 0.0  # the executor's count of those of experts
@@ -65,7 +69,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is a step to take."""
-        return bool(self._scheduler.active or self._scheduler.waiting)
+        return bool(self._scheduler.active or self._scheduler.waiting or self._sessions.busy)
 
     def ready(self) -> Ready:
         """The first message of a worker."""
@@ -98,9 +102,20 @@ class Engine:
             return []
         if isinstance(message, Resize):
             return self._answering(None, message.ticket, lambda: self._resize(message))
+        if isinstance(message, SaveContext | LoadContext):
+            self._sessions.begin(message)
+            return []
         if isinstance(message, GetStats):
             return [Stats(message.ticket, self._stats(), self._expert_work({}))]
         raise ValueError(f"a worker takes no {message.kind} message")
+
+    def chore(self) -> list[Message]:
+        """After a step: a little of what is to be saved or restored."""
+        return self._sessions.advance()
+
+    def close(self) -> None:
+        """Before leaving: remove what is half done."""
+        self._sessions.close()
 
     def step(self) -> list[Message]:
         """Compute one batch and choose its tokens; what the front should hear of it."""

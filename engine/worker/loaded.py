@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.program.executor import Executor
 from engine.worker.budget import Budget, Planner
+from engine.worker.context_file import ContextIdentity
 from engine.worker.experts import CachedExperts
 
 
@@ -49,3 +50,4 @@ class LoadedModel:
     experts: CachedExperts | None = None
     watch: Watch | None = None
     notes: tuple[str, ...] = ()
+    identity: ContextIdentity = field(default_factory=ContextIdentity)  # of saved contexts

@@ -19,6 +19,7 @@ from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.rope import LongScaling
 from engine.spec.schema import Attention, LatentAttention, Spec
 from engine.worker.budget import Budget, HostPlanner
+from engine.worker.identity import identity_of
 from engine.worker.loaded import LoadedModel
 from engine.worker.protocol import WorkerConfig, experts_notes
 from engine.worker.scheduler import POLICY
@@ -77,6 +78,7 @@ def load_on_cpu(config: WorkerConfig) -> LoadedModel:
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(program, WeightBytes.of(model.manifest), KV_VALUE_BYTES).dense,
         notes=(*experts_notes("cpu", config.experts), *_size_notes(size)),
+        identity=identity_of(Path(config.model), program, "cpu"),
     )
 
 

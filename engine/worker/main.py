@@ -49,11 +49,15 @@ def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
         link.send([Failed.of(FreetokenError(f"{config.model} cannot be loaded: {error!r}."))])
         return 1
     link.send([engine.ready()])
-    while True:
-        for message in link.receive(wait=not engine.busy, seconds=engine.watch_seconds):
-            if isinstance(message, Stop):
-                return 0
-            link.send(engine.handle(message))
-        if engine.busy:
-            link.send(engine.step())
-        link.send(engine.watch())
+    try:
+        while True:
+            for message in link.receive(wait=not engine.busy, seconds=engine.watch_seconds):
+                if isinstance(message, Stop):
+                    return 0
+                link.send(engine.handle(message))
+            if engine.busy:
+                link.send(engine.step())
+                link.send(engine.chore())
+            link.send(engine.watch())
+    finally:
+        engine.close()
