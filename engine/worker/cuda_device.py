@@ -1,4 +1,4 @@
-"""The CUDA device as a worker uses it: its driver, its attention, and how it signals the CPU worker."""
+"""The CUDA device as a worker uses it: its driver, its kernels of attention and recurrences, and how it signals the CPU worker."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import partial
 from engine.base.config import check_device
 from engine.device.cuda import CudaDriver
 from engine.device.triton_compile import compile_triton
-from engine.program.device import paged_kernels
 from engine.program.device.executor import DeviceExecutor
-from engine.program.device.triton_attention import LoadedKernel, TritonAttention, launch_signature
+from engine.program.device.triton_launch import FUNCTIONS, LoadedKernel, launch_signature
+from engine.program.device.triton_mixers import TritonMixers
 
 
 def open_cuda() -> CudaDriver:
@@ -23,12 +23,12 @@ def cuda_executor(driver: CudaDriver) -> Callable[..., DeviceExecutor]:
     """Builds executors on a GPU: stream memory operations where its graphs can hold them, else host functions."""
 
     def load(name: str, types: Mapping[str, str], constants: Mapping[str, int]) -> LoadedKernel:
-        compiled = compile_triton(vars(paged_kernels)[name], types, constants, int(driver.compute_capability))
+        compiled = compile_triton(FUNCTIONS[name], types, constants, int(driver.compute_capability))
         kernel = driver.load(launch_signature(compiled.name, types), compiled.cubin)
         return LoadedKernel(kernel, compiled.threads, compiled.shared)
 
     return partial(
         DeviceExecutor,
-        make_attention=partial(TritonAttention, load=load),
+        make_mixers=partial(TritonMixers, load=load),
         signals="memory" if driver.waits_on_memory() else "host",
     )

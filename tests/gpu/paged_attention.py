@@ -7,31 +7,24 @@ JSON object: for each case the largest difference as a share of the largest valu
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from engine.device.driver import Grid, Stream
-from engine.device.sim import SimDriver
 from engine.files.codecs import align
 from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import ContextRoom
-from engine.program.device import paged_kernels
 from engine.program.device.buffers import DeviceBuffers
-from engine.program.device.native_attention import NativeAttention
+from engine.program.device.native_mixers import NativeMixers
 from engine.program.device.step_data import StepData, StepMode
-from engine.program.device.triton_attention import LoadedKernel, TritonAttention
+from engine.program.device.triton_mixers import TritonMixers
 from engine.program.executor import Batch
 from engine.program.ir import Buffer, Cache, Op, Program
+from tests.gpu.interpreted import MIB, InterpretingDriver, load
 
-MIB = 1 << 20
 ROOM = 36  # tokens of a step
-DTYPES = {"*fp32": torch.float32, "*fp16": torch.float16, "*i32": torch.int32}
 
 
 @dataclass(frozen=True)
@@ -60,55 +53,6 @@ CASES = {
     "sinks": Case(4, 2, 32, 32, sinks=True),
     "all of them": Case(18, 1, 48, 48, window=70, softcap=3.0, sinks=True),
 }
-
-
-@dataclass(frozen=True)
-class Interpreted:
-    """Stands for a compiled kernel."""
-
-    name: str
-    types: tuple[str, ...]
-    constants: Mapping[str, int]
-
-
-class InterpretingDriver(SimDriver):
-    """A simulated device whose Triton kernels are interpreted: its memory is the host's."""
-
-    def launch(self, stream: Stream, kernel: Any, grid: Grid, block: int, args: Any, shared: int = 0) -> None:
-        if not isinstance(kernel, Interpreted):
-            super().launch(stream, kernel, grid, block, args, shared)
-            return
-        values = [_value(kind, value) for kind, value in zip(kernel.types, args[:-2], strict=True)]
-        function = vars(paged_kernels)[kernel.name]
-        self.native(stream, kernel.name, lambda: function[grid](*values, **kernel.constants))
-
-
-def _value(kind: str, value: Any) -> Any:
-    return _Pointer(value, DTYPES[kind]) if kind in DTYPES else value
-
-
-class _Pointer(torch.Tensor):
-    """What Triton's interpreter takes for memory: a type and an address."""
-
-    @staticmethod
-    def __new__(cls, address: int, dtype: torch.dtype) -> _Pointer:
-        pointer = torch.Tensor._make_subclass(cls, torch.zeros(1, dtype=dtype))
-        pointer.address = address or 16
-        return pointer
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def cpu(self) -> _Pointer:  # the interpreter copies what it is given, and back: this memory is used where it lies
-        return self
-
-    def new_empty(self, *args: Any, **kwargs: Any) -> _Pointer:
-        return self
-
-
-def load(name: str, types: Mapping[str, str], constants: Mapping[str, int]) -> LoadedKernel:
-    kernel: Any = Interpreted(name, tuple(types.values()), constants)
-    return LoadedKernel(kernel, 32, 0)
 
 
 def program_of(case: Case) -> Program:
@@ -159,8 +103,8 @@ def run(case: Case, seed: int) -> float:
     buffers = DeviceBuffers(driver, program, ROOM, ROOM)
     settings = {"kv_dtype": "f16", "page_tokens": 16, "room": ContextRoom(24), "max_tokens": ROOM}
     both = (
-        NativeAttention(driver, program, weights, buffers, **settings, threads=1),
-        TritonAttention(driver, program, weights, buffers, load=load, **settings),
+        NativeMixers(driver, program, weights, buffers, **settings, threads=1),
+        TritonMixers(driver, program, weights, buffers, load=load, **settings),
     )
     worst = 0.0
     for parts in STEPS:
@@ -183,11 +127,11 @@ def batch_of(parts: list[tuple[int, int]], pages: list[Any]) -> Batch:
 
 
 def attend(driver: Any, program: Program, buffers: DeviceBuffers, attention: Any, batch: Batch) -> Any:
-    data = StepData(driver, (), max_tokens=ROOM, chunk_rows=ROOM, routed=(0, 0), attention_bytes=attention.step_bytes)
+    data = StepData(driver, (), max_tokens=ROOM, chunk_rows=ROOM, routed=(0, 0), mixer_bytes=attention.step_bytes)
     layout = data.layout(ROOM)
     mode = StepMode()
     stream = driver.stream("main")
-    attention.begin(batch, data.write(layout, batch, None))
+    attention.begin(batch, ROOM, data.write(layout, batch, None))
     data.issue(stream, layout, mode)
     attention.issue(stream, 1, program.ops[1], data.extent(layout, mode))
     driver.synchronise(stream)
@@ -197,7 +141,6 @@ def attend(driver: Any, program: Program, buffers: DeviceBuffers, attention: Any
 
 
 def main() -> None:
-    assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1"
     print(json.dumps({name: run(CASES[name], seed) for seed, name in enumerate(sys.argv[1:] or CASES)}))
 
 

@@ -6,7 +6,6 @@ Prints a JSON object: the largest difference of the logits as a share of the lar
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -19,16 +18,15 @@ from engine.files.ftw.opening import open_model
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
-from engine.program.device.triton_attention import TritonAttention
+from engine.program.device.triton_mixers import TritonMixers
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
 from tests.gpu.gpu_check import Talk
-from tests.gpu.paged_attention import MIB, InterpretingDriver, load
+from tests.gpu.interpreted import MIB, InterpretingDriver, load
 
 
 def main() -> None:
-    assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1"
     with tempfile.TemporaryDirectory() as folder:
         write_random_model(RandomShape(2, 8, 2), Path(folder) / "random")
         ftw = open_model(Path(folder) / "random")
@@ -39,7 +37,7 @@ def main() -> None:
         bank = HostBank.load(ftw, driver, 1 << 33)
         executor = DeviceExecutor(
             program, ftw, driver, bank, slots=(6,), split=Split.carry(0.4), room=ContextRoom(talk.pages),
-            make_attention=partial(TritonAttention, load=load),
+            make_mixers=partial(TritonMixers, load=load),
         )  # fmt: skip
         found = talk.logits(executor)
         counters = executor.counters()

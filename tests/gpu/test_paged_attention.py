@@ -13,8 +13,7 @@ import pytest
 pytest.importorskip("triton", reason="triton is not installed")
 
 from engine.device.triton_compile import compile_triton
-from engine.program.device import paged_kernels
-from engine.program.device.triton_attention import TYPES, launch_signature
+from engine.program.device.triton_launch import FUNCTIONS, TYPES, launch_signature
 
 TARGETS = (80, 86, 89, 90, 120)
 CASES = (
@@ -62,7 +61,7 @@ KERNELS = {
     "attend_parts": (
         (
             "queries", "cache", *PLACES, "part_sums", "part_weights", "query_stride", "page_values", "key_values",
-            "value_base", "value_values", "scale", "softcap", "window",
+            "value_base", "value_values", "scale", "softcap", "window", "chunk",
         ),
         {
             "HEADS": 8, "KV_HEADS": 4, "K_DIM": 128, "K_PADDED": 128, "V_DIM": 128, "V_PADDED": 128, "V_BLOCK": 128,
@@ -81,7 +80,7 @@ KERNELS = {
 def test_kernels_compile_for_every_target_without_a_chip(name: str, target: int) -> None:
     parameters, constants = KERNELS[name]
     types = {parameter: TYPES[parameter] for parameter in parameters}
-    compiled = compile_triton(vars(paged_kernels)[name], types, constants, target)
+    compiled = compile_triton(FUNCTIONS[name], types, constants, target)
     assert compiled.name == name
     assert compiled.cubin[:4] == b"\x7fELF"
     assert compiled.shared <= 48 << 10  # more would have to be asked for

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Protocol
 
 import numpy as np
 
@@ -14,15 +13,15 @@ from engine.experts.bank import HostBank
 from engine.experts.cache import ExpertCache
 from engine.experts.hybrid import Signals
 from engine.experts.split import Split
-from engine.files.ftw.opening import Ftw, Tensor
+from engine.files.ftw.opening import Ftw
 from engine.memory.blocks import NO_BLOCKS, BlockKind, ContextRoom
 from engine.program.device.activations import Activations
-from engine.program.device.attention import DeviceAttention
-from engine.program.device.batch_check import BatchLimits, check_batch
+from engine.program.device.batch_check import BatchLimits, ContextNeeds, check_batch
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.experts import DeviceExperts, ExpertRoom
 from engine.program.device.launching import Context
-from engine.program.device.native_attention import NativeAttention
+from engine.program.device.mixers import MakeMixers
+from engine.program.device.native_mixers import NativeMixers
 from engine.program.device.operations import prepare
 from engine.program.device.routing import DeviceRouting
 from engine.program.device.runner import CHUNK_ROWS, StepRunner, most_tokens
@@ -32,25 +31,6 @@ from engine.program.executor import Batch, Bytes, Floats, Ints
 from engine.program.ir import Program
 
 TENDED_STEPS = 1 << 16
-
-
-class MakeAttention(Protocol):
-    """A class of attention, such as `NativeAttention`."""
-
-    def __call__(
-        self,
-        driver: Driver,
-        program: Program,
-        dense: Mapping[str, Tensor],
-        buffers: DeviceBuffers,
-        *,
-        kv_dtype: str,
-        page_tokens: int,
-        room: ContextRoom,
-        max_tokens: int,
-        threads: int | None,
-        isa: str,
-    ) -> DeviceAttention: ...
 
 
 class DeviceExecutor:
@@ -79,10 +59,11 @@ class DeviceExecutor:
         max_tokens: int = 512,
         patience: float = 30.0,
         signals: Signals = "memory",
-        make_attention: MakeAttention = NativeAttention,
+        make_mixers: MakeMixers = NativeMixers,
     ) -> None:
         self._program = program
         self._max_tokens = most = most_tokens(max_tokens)
+        self._needs = ContextNeeds.of(program)
         self._steps = 0
         self._seconds = 0.0
         stream = driver.stream("main")
@@ -92,7 +73,7 @@ class DeviceExecutor:
             self._vocabulary = weights.matrix(next(op.weights[0] for op in program.ops if op.kind == "embed")).rows
             buffers = DeviceBuffers(driver, program, most, CHUNK_ROWS)
             made.callback(buffers.free)
-            self._attention = make_attention(
+            self._mixers = make_mixers(
                 driver,
                 program,
                 ftw.dense,
@@ -104,7 +85,7 @@ class DeviceExecutor:
                 threads=threads,
                 isa=isa,
             )
-            made.callback(self._attention.free)
+            made.callback(self._mixers.free)
             self._routing = DeviceRouting(driver, program, most)
             made.callback(self._routing.free)
             data = StepData(
@@ -113,7 +94,7 @@ class DeviceExecutor:
                 max_tokens=most,
                 chunk_rows=CHUNK_ROWS,
                 routed=self._routing.shape,
-                attention_bytes=self._attention.step_bytes,
+                mixer_bytes=self._mixers.step_bytes,
             )
             made.callback(data.free)
             activations = Activations(driver, most, CHUNK_ROWS)
@@ -133,7 +114,7 @@ class DeviceExecutor:
             )
             made.callback(self._experts.free)
             routers = [index for index, op in enumerate(program.ops) if op.kind == "route"]
-            context = Context(driver, stream, buffers, weights, activations, self._attention, routers)
+            context = Context(driver, stream, buffers, weights, activations, self._mixers, routers)
             self._runner = StepRunner(
                 driver,
                 stream,
@@ -141,7 +122,7 @@ class DeviceExecutor:
                 prepare(program, context, self._experts.hybrid),
                 buffers=buffers,
                 data=data,
-                attention=self._attention,
+                mixers=self._mixers,
                 experts=self._experts,
                 routing=self._routing,
             )
@@ -173,29 +154,29 @@ class DeviceExecutor:
 
     @property
     def page_tokens(self) -> int:
-        return self._attention.page_tokens
+        return self._mixers.page_tokens
 
     @property
     def room(self) -> ContextRoom:
-        return self._attention.room
+        return self._mixers.room
 
     @property
     def block_bytes(self) -> Mapping[BlockKind, int]:
-        return self._attention.block_bytes
+        return self._mixers.block_bytes
 
     def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
-        self._attention.copy_block(kind, source, target)
+        self._mixers.copy_block(kind, source, target)
 
     def read_block(self, kind: BlockKind, block: int) -> Bytes:
-        return self._attention.read_block(kind, block)
+        return self._mixers.read_block(kind, block)
 
     def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
-        self._attention.write_block(kind, block, data)
+        self._mixers.write_block(kind, block, data)
 
     # --- what may change between two steps
 
     def resize_context(self, room: ContextRoom) -> None:
-        self._attention.resize_context(room)
+        self._mixers.resize_context(room)
 
     def slots(self) -> tuple[int, ...]:
         """Slots of each bank."""
@@ -249,5 +230,5 @@ class DeviceExecutor:
         self._made.close()
 
     def _check(self, batch: Batch) -> None:
-        check_batch(batch, BatchLimits(self._max_tokens, self._vocabulary, self.page_tokens, self.room.pages))
+        check_batch(batch, BatchLimits(self._max_tokens, self._vocabulary, self.page_tokens, self.room, self._needs))
         self._routing.begin(len(batch.tokens))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from engine.base.errors import UnsupportedError
 from engine.device.driver import Driver, Grid, Kernel, Stream
 from engine.program.device.activations import Activations
-from engine.program.device.attention import DeviceAttention
 from engine.program.device.buffers import DeviceBuffers, Rows
+from engine.program.device.mixers import DeviceMixers
 from engine.program.device.step_data import Extent
 from engine.program.device.weights import DeviceWeights
 from engine.program.ir import Attr, Op
@@ -29,7 +29,7 @@ class Context:
     buffers: DeviceBuffers
     weights: DeviceWeights
     activations: Activations
-    attention: DeviceAttention
+    mixers: DeviceMixers
     routers: Sequence[int]  # the operations that route, one a MoE layer
 
     def launcher(self, name: str) -> Callable[..., None]:

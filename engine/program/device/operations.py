@@ -9,6 +9,7 @@ from engine.base.errors import UnsupportedError
 from engine.experts.hybrid import LayerExperts, MoeBuffers
 from engine.program.device.gate_operations import make_decay, make_gate, make_gated_norm, make_l2_norm, make_relu2
 from engine.program.device.launching import Context, Issue, OpReader
+from engine.program.device.mixers import MIXERS
 from engine.program.device.products import make_head_linear, make_linear
 from engine.program.device.row_operations import (
     make_add,
@@ -44,7 +45,7 @@ MAKERS: Mapping[str, Maker] = {
     "gate": make_gate,
     "relu2": make_relu2,
 }
-"""Kinds whose launches need nothing besides the context; `attention` and `experts` are not among them."""
+"""Kinds whose launches need nothing besides the context; mixers and `experts` are not among them."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def prepare(program: Program, context: Context, experts: LayerExperts | None) ->
     issues: list[Issue] = []
     for index, op in enumerate(program.ops):
         reader = OpReader(context, index, op)
-        if op.kind == "attention":
-            issues.append(_attention(reader))
+        if op.kind in MIXERS:
+            issues.append(_mixer(reader))
         elif op.kind == "experts":
             issues.append(_experts(reader, experts))
         else:
@@ -77,11 +78,11 @@ def prepare(program: Program, context: Context, experts: LayerExperts | None) ->
     return DeviceProgram(issues, _head(program))
 
 
-def _attention(op: OpReader) -> Issue:
+def _mixer(op: OpReader) -> Issue:
     context, index = op.context, op.index
 
     def issue(extent: Extent) -> None:
-        context.attention.issue(context.stream, index, op.op, extent)
+        context.mixers.issue(context.stream, index, op.op, extent)
 
     return issue
 

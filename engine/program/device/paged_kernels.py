@@ -64,6 +64,7 @@ def attend_parts(
     scale,
     softcap,
     window,
+    chunk,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     K_DIM: tl.constexpr,
@@ -94,6 +95,8 @@ def attend_parts(
         oldest = 0
         if window > 0:
             oldest = tl.maximum(position - window + 1, 0)
+        if chunk > 0:
+            oldest = tl.maximum(oldest, position - position % chunk)
         query = queries + token.to(tl.int64) * query_stride + (head * HEADS + member) * K_DIM
         largest = tl.full((GROUP,), float("-inf"), tl.float32)
         total = tl.zeros((GROUP,), tl.float32)

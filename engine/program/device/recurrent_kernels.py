@@ -6,8 +6,8 @@ the first token of its sequence to the last; saves are written on the way.
 
 All kernels find their sequences in the same five arrays: sequence s owns the tokens `starts[s] .. starts[s + 1]` and
 the state slot `slots[s]`, which it does not read where `fresh[s]`; after token t the state goes to slot `saves[t]` too,
-unless that is negative. `states` is where the operation's state lies in slot 0, slots are `slot_values` apart. A program
-takes every PROGRAMS-th sequence.
+unless that is negative. `states` is where the operation's state lies in slot 0, slots are `slot_values` apart. The
+programs of the first axis share the sequences.
 
 Triton compiles the functions of this file; nothing else may be imported into them.
 """
@@ -39,9 +39,8 @@ def convolve(
     BLOCK: tl.constexpr,
     SILU: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
 ):
-    """A causal convolution of every channel by itself; y may be x. grid (PROGRAMS, blocks of BLOCK channels).
+    """A causal convolution of every channel by itself; y may be x. grid (any number, blocks of BLOCK channels).
 
     The state holds the last KERNEL - 1 inputs, oldest first, [KERNEL - 1][channels]. Between two tiles of tokens it
     lies in memory: outputs may have taken the place of what it remembers.
@@ -49,7 +48,7 @@ def convolve(
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = channel < channels
     row = tl.arange(0, TILE)
-    for sequence in range(tl.program_id(0), tl.load(sequences), PROGRAMS):
+    for sequence in range(tl.program_id(0), tl.load(sequences), tl.num_programs(0)):
         start = tl.load(starts + sequence)
         end = tl.load(starts + sequence + 1)
         state = states + tl.load(slots + sequence).to(tl.int64) * slot_values + channel
@@ -119,9 +118,8 @@ def delta_rule(
     V_DIM: tl.constexpr,
     V_BLOCK: tl.constexpr,
     A_CHANNEL: tl.constexpr,
-    PROGRAMS: tl.constexpr,
 ):
-    """Some columns of the state of one value head, [K_DIM][V_DIM] a head; grid (PROGRAMS, heads, blocks of columns).
+    """Some columns of the state of one value head, [K_DIM][V_DIM] a head; grid (any number, heads, blocks of columns).
 
     SHARED_BY value heads have a key head in common; with A_CHANNEL there is a decay for each key channel.
     """
@@ -134,7 +132,7 @@ def delta_rule(
     in_value = column < V_DIM
     place = states + head * K_DIM * V_DIM + row[:, None] * V_DIM + column[None, :]
     inside = in_key[:, None] & in_value[None, :]
-    for sequence in range(tl.program_id(0), tl.load(sequences), PROGRAMS):
+    for sequence in range(tl.program_id(0), tl.load(sequences), tl.num_programs(0)):
         slot = tl.load(slots + sequence).to(tl.int64) * slot_values
         is_old = 1 - tl.load(fresh + sequence)
         state = tl.load(place + slot, mask=inside & (row < is_old * K_DIM)[:, None], other=0.0)
@@ -206,9 +204,8 @@ def state_space(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     A_CHANNEL: tl.constexpr,
-    PROGRAMS: tl.constexpr,
 ):
-    """Some rows (head, p) of one group, [STATE_DIM] values each; grid (PROGRAMS, groups, blocks of ROWS rows).
+    """Some rows (head, p) of one group, [STATE_DIM] values each; grid (any number, groups, blocks of ROWS rows).
 
     With A_CHANNEL `a_log` has a value for each row and column (Mamba-1), else one a head. dt_max 0: no upper bound.
     """
@@ -227,7 +224,7 @@ def state_space(
         rate = -tl.exp(tl.load(a_log + head, mask=in_row, other=0.0))[:, None]
     skip = tl.load(d + head, mask=in_row, other=0.0)
     shift = tl.load(dt_bias + head, mask=in_row, other=0.0)
-    for sequence in range(tl.program_id(0), tl.load(sequences), PROGRAMS):
+    for sequence in range(tl.program_id(0), tl.load(sequences), tl.num_programs(0)):
         slot = tl.load(slots + sequence).to(tl.int64) * slot_values
         is_old = 1 - tl.load(fresh + sequence)
         state = tl.load(states + slot + at, mask=inside & (column < is_old * STATE_DIM)[None, :], other=0.0)

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from engine.device.driver import Driver, Graph, Stream
-from engine.program.device.attention import DeviceAttention
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.experts import DeviceExperts
+from engine.program.device.mixers import DeviceMixers
 from engine.program.device.operations import DeviceProgram
 from engine.program.device.routing import DeviceRouting
 from engine.program.device.step_data import StepData, StepLayout, StepMode
@@ -41,7 +41,7 @@ class StepRunner:
         *,
         buffers: DeviceBuffers,
         data: StepData,
-        attention: DeviceAttention,
+        mixers: DeviceMixers,
         experts: DeviceExperts,
         routing: DeviceRouting,
     ) -> None:
@@ -50,7 +50,7 @@ class StepRunner:
         self._device = device
         self._buffers = buffers
         self._data = data
-        self._attention = attention
+        self._mixers = mixers
         self._experts = experts
         self._routing = routing
         self._layer_ends = program.layer_ends
@@ -103,7 +103,7 @@ class StepRunner:
         try:
             try:
                 self._experts.plan_step(_long(len(batch.tokens)), _long(batch.more))
-                self._attention.begin(batch, self._data.write(layout, batch, self._routing.forced))
+                self._mixers.begin(batch, layout.tokens, self._data.write(layout, batch, self._routing.forced))
                 yield layout, mode
             finally:
                 self._experts.end_step()

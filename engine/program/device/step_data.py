@@ -33,7 +33,7 @@ class StepLayout:
     selected: int
     angles: tuple[tuple[int, int], ...]  # of each rope table its cosines and its sines
     forced: int  # expert ids of each MoE layer, where routing is forced
-    attention: int
+    mixers: int
     size: int
 
 
@@ -91,13 +91,13 @@ class Extent:
         return self.mode.record + layer * self.mode.layer_bytes if self.mode.record else 0
 
     @property
-    def attention(self) -> int:
-        """What belongs to the attention."""
-        return self.base + self.layout.attention
+    def mixers(self) -> int:
+        """What belongs to attention and recurrences."""
+        return self.base + self.layout.mixers
 
 
 def step_layout(
-    tokens: int, pairs: Sequence[int], chunk_rows: int, routed: tuple[int, int], attention_bytes: int
+    tokens: int, pairs: Sequence[int], chunk_rows: int, routed: tuple[int, int], mixer_bytes: int
 ) -> StepLayout:
     """The layout of a block for up to `tokens` tokens; `pairs` are the frequencies of each rope table."""
     end = 0
@@ -118,7 +118,7 @@ def step_layout(
         positions=place(tokens),
         selected=place(tokens),
         angles=tuple((place(tokens * count), place(tokens * count)) for count in pairs),
-        attention=place(-(-attention_bytes // 4)),
+        mixers=place(-(-mixer_bytes // 4)),
         forced=place(layers * tokens * top_k),  # the last: what is not wanted is not copied
         size=end,
     )
@@ -127,7 +127,7 @@ def step_layout(
 class StepData:
     """The block of the step under way, here and on the device.
 
-    `attention_bytes(tokens)` are bytes that the attention wants in it; `routed` is (MoE layers, top_k) for forced ids.
+    `mixer_bytes(tokens)` are bytes that the mixers want in it; `routed` is (MoE layers, top_k) for forced ids.
     """
 
     def __init__(
@@ -138,28 +138,28 @@ class StepData:
         max_tokens: int,
         chunk_rows: int,
         routed: tuple[int, int],
-        attention_bytes: Callable[[int], int],
+        mixer_bytes: Callable[[int], int],
     ) -> None:
         self._driver = driver
         self._ropes = tuple((np.asarray(table.inv_freq, np.float32), table.scale) for table in ropes)
         self._pairs = [len(frequencies) for frequencies, _ in self._ropes]
         self._chunk_rows = chunk_rows
         self._routed = routed
-        self._attention_bytes = attention_bytes
+        self._mixer_bytes = mixer_bytes
         size = self.layout(max_tokens).size
         self._host = driver.host(size)
         self._device = driver.allocate(size)
 
     def layout(self, tokens: int) -> StepLayout:
         """The layout of a block for up to `tokens` tokens, all of whose logits may be wanted."""
-        return step_layout(tokens, self._pairs, self._chunk_rows, self._routed, self._attention_bytes(tokens))
+        return step_layout(tokens, self._pairs, self._chunk_rows, self._routed, self._mixer_bytes(tokens))
 
     def extent(self, layout: StepLayout, mode: StepMode, rows: int = 0, chunk: int = 0) -> Extent:
         """The extent of launches for `rows` rows of a chunk."""
         return Extent(layout, self._device.address, rows, chunk, self._chunk_rows, mode)
 
     def write(self, layout: StepLayout, batch: Batch, forced: Ints | None) -> NDArray[np.uint8]:
-        """Put a batch into the block; returns the attention's part. The device must be done with the last step."""
+        """Put a batch into the block; returns the mixers' part. The device must be done with the last step."""
         count, wanted = len(batch.tokens), len(batch.rows)
         counts = self._ints(layout.counts, 1 + layout.chunks)
         counts[0] = count
@@ -176,7 +176,7 @@ class StepData:
             layers, top_k = self._routed
             ids = self._ints(layout.forced, layers * layout.tokens * top_k).reshape(layers, layout.tokens, top_k)
             ids[:, :count] = forced
-        return self._host.array[layout.attention : layout.forced]
+        return self._host.array[layout.mixers : layout.forced]
 
     def issue(self, stream: Stream, layout: StepLayout, mode: StepMode) -> None:
         """Copy the block to the device."""

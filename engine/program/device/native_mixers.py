@@ -1,4 +1,4 @@
-"""Attention of a device that has no kernel for it: the native operation, on rows that are copied to it and back."""
+"""Mixers of a device that has no kernels for them: the native operations, on rows that are copied to them and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from engine import _native
 from engine.device.driver import Driver, Stream
 from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import BlockKind, ContextRoom
+from engine.program.device.block_pools import room_bytes, used_room
 from engine.program.device.buffers import DeviceBuffers
+from engine.program.device.mixers import MIXERS
 from engine.program.device.step_data import Extent
 from engine.program.executor import Batch, Bytes
 from engine.program.ir import Op, Program
@@ -22,11 +24,11 @@ from engine.program.native import block_bytes, no_room, run_native
 NO_ROWS = np.zeros(0, np.int32)
 
 
-class NativeAttention:
-    """Fulfils `engine.program.device.attention.DeviceAttention` on a driver that has `native`.
+class NativeMixers:
+    """Fulfils `engine.program.device.mixers.DeviceMixers` on a driver that has `native`.
 
-    Keys and values lie in the host's memory; as much of the device's is taken for them, so that a device fills up as a
-    real one does.
+    Blocks lie in the host's memory; as much of the device's is taken for them, so that a device fills up as a real one
+    does.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class NativeAttention:
     ) -> None:
         self._driver = driver
         self._buffers = buffers
-        own, self._places = _attention_only(program)
+        own, self._places = _mixers_only(program)
         self._native = _native.Executor(
             own,
             dict(dense),
@@ -77,7 +79,7 @@ class NativeAttention:
         return block_bytes(self._native)
 
     def resize_context(self, room: ContextRoom) -> None:
-        before, size = self._taken.mapped, sum(room.count(kind) * each for kind, each in self.block_bytes.items())
+        before, size = self._taken.mapped, room_bytes(used_room(room, self.block_bytes), self.block_bytes)
         if size > self._taken.size:
             raise no_room(room)
         self._taken.map(size)
@@ -99,18 +101,18 @@ class NativeAttention:
     def step_bytes(self, tokens: int) -> int:
         return 0
 
-    def begin(self, batch: Batch, data: NDArray[np.uint8]) -> None:
+    def begin(self, batch: Batch, tokens: int, data: NDArray[np.uint8]) -> None:
         self._batch = batch
 
     def issue(self, stream: Stream, index: int, op: Op, extent: Extent) -> None:
-        self._driver.native(stream, "attention", partial(self._attend, self._places[index], op))
+        self._driver.native(stream, op.kind, partial(self._run, self._places[index], op))
 
     def free(self) -> None:
         self._taken.free()
 
-    def _attend(self, place: int, op: Op) -> None:
+    def _run(self, place: int, op: Op) -> None:
         batch = self._batch
-        assert batch is not None, "attention without a batch"
+        assert batch is not None, "a mixer without a batch"
         for name in filter(None, op.reads):
             self._native.write_buffer(name, self._buffers.read(name, len(batch.tokens)))
         run_native(self._native, batch, NO_ROWS, place, place + 1)
@@ -118,7 +120,8 @@ class NativeAttention:
         self._buffers.write(out, self._native.buffer(out))
 
 
-def _attention_only(program: Program) -> tuple[Program, Mapping[int, int]]:
-    """The attention operations behind what says how many token ids there are, and their new numbers by the old ones."""
-    kept = [i for kind in ("embed", "attention") for i, op in enumerate(program.ops) if op.kind == kind]
+def _mixers_only(program: Program) -> tuple[Program, Mapping[int, int]]:
+    """The mixers behind what says how many token ids there are, and their new numbers by the old ones."""
+    embeds = [i for i, op in enumerate(program.ops) if op.kind == "embed"]
+    kept = embeds + [i for i, op in enumerate(program.ops) if op.kind in MIXERS]
     return replace(program, ops=tuple(program.ops[i] for i in kept)), {old: new for new, old in enumerate(kept)}
