@@ -152,6 +152,7 @@ class _Build:
             v_dim=mixer.head_dim,
             scale=mixer.scale,
             window=mixer.window,
+            chunk=mixer.chunk,
             softcap=mixer.softcap,
         )
         for name in gate:
@@ -208,6 +209,7 @@ class _Build:
             v_dim=latent,
             scale=mixer.scale,
             window=0,
+            chunk=0,
             softcap=0.0,
         )
         self.head_linear(mixed_latent, mixed, "attn.v_up", heads, (latent, 0), (mixer.v_dim, 0))

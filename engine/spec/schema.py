@@ -63,6 +63,7 @@ class Attention:
     window: int = 0  # a token sees itself and the window - 1 before it; 0: all
     softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: they do not
     gated: bool = False  # the output is multiplied by the sigmoid of a projection, a value by itself
+    chunk: int = 0  # a token sees nothing before the last multiple of it, and all after; 0: no such border
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
@@ -70,6 +71,7 @@ class Attention:
         require(even, f"{self.heads} heads cannot share {self.kv_heads} key and value heads evenly")
         require(self.qk_norm in QK_NORMS, f"qk_norm must be one of {', '.join(QK_NORMS)}, not {self.qk_norm}")
         require(self.window >= 0, f"the attention window must not be negative, not {self.window}")
+        require(self.chunk >= 0, f"the attention chunk must not be negative, not {self.chunk}")
         require(self.softcap >= 0, f"the attention softcap must not be negative, not {self.softcap}")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")

@@ -141,13 +141,11 @@ private:
 
     Span make_span(const Sequence& sequence, int token, int queries) const {
         const int first = sequence.position + token;
-        const int window = shape_.kernel.window;
-        const int oldest = window > 0 ? std::max(0, first - window + 1) : 0;
         Span span;
         span.sequence = &sequence;
         span.token = sequence.begin + token;
         span.queries = queries;
-        span.block_begin = oldest / kAttentionBlock;
+        span.block_begin = shape_.kernel.sight.oldest(first) / kAttentionBlock;
         span.block_end = (first + queries - 1) / kAttentionBlock + 1;
         return span;
     }
@@ -252,7 +250,7 @@ std::unique_ptr<Operation> make_attention(const OpReader& op) {
     kernel.v_dim = op.integer("v_dim");
     kernel.scale = op.real("scale");
     kernel.softcap = op.real("softcap");
-    kernel.window = op.integer("window");
+    kernel.sight = {op.integer("window"), op.integer("chunk")};
     op.require(shape.kv_heads == layer.kv_heads && kernel.k_dim == layer.k_dim, "does not fit its cache");
     op.require(v == nullptr ? layer.v_dim == 0 && kernel.v_dim <= kernel.k_dim : layer.v_dim == kernel.v_dim,
                "its values do not fit its cache");
@@ -263,7 +261,7 @@ std::unique_ptr<Operation> make_attention(const OpReader& op) {
     if (v != nullptr) op.width(*v, int64_t{shape.kv_heads} * kernel.v_dim);
     op.width(o, int64_t{shape.heads} * kernel.v_dim);
     op.require(!q.per_row && !k.per_row && !o.per_row && (v == nullptr || !v->per_row), "works on one row a token");
-    if (layer.group == PageGroup::window) op.builder.storage().window_sights.push_back({kernel.window, 0});
+    if (layer.group == PageGroup::window) op.builder.storage().window_sights.push_back(kernel.sight);
     kernel.k_stride = layer.k_stride;
     kernel.v_stride = (kernel.v_dim + kTileRows - 1) / kTileRows * kTileRows;
     kernel.page_tokens = cache.page_tokens();

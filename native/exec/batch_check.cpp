@@ -1,5 +1,6 @@
 #include "exec/batch_check.h"
 
+#include <algorithm>
 #include <set>
 #include <stdexcept>
 #include <string>

@@ -1,7 +1,6 @@
 // From a step as it comes from outside to one that operations may rely on.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,19 +20,6 @@ struct BatchView {
     std::vector<std::span<const int32_t>> window_tables = {};  // of programs with a reach
     std::span<const int32_t> states = {};                      // of recurrent programs
     std::span<const int32_t> saves = {};                       // pairs of a token and a slot
-};
-
-// How far back an attention operation looks; 0: no such bound.
-struct Sight {
-    int window = 0;  // positions
-    int chunk = 0;   // nothing before the last multiple of it
-
-    // The oldest position that a token at `position` sees.
-    int oldest(int position) const {
-        const int by_window = window > 0 ? position - window + 1 : 0;
-        const int by_chunk = chunk > 0 ? position - position % chunk : 0;
-        return std::max({0, by_window, by_chunk});
-    }
 };
 
 // What the parts of a batch must stay within.

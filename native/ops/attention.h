@@ -26,7 +26,7 @@ struct Visible {
 
 Visible visible(const AttentionShape& shape, int position, int block) {
     const int first = block * kAttentionBlock;
-    const int oldest = shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0;
+    const int oldest = shape.sight.oldest(position);
     const int begin = oldest > first ? oldest - first : 0;
     const int end = position + 1 - first;
     return {begin, end < kAttentionBlock ? end : kAttentionBlock};

@@ -2,6 +2,7 @@
 // means. All tables give the same bits (docs/numerics.md). Callers hold a FloatMode.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -14,6 +15,19 @@ inline constexpr int kAttentionBlock = 256;  // positions that share one maximum
 inline constexpr int kAttentionRows = 32;    // most (query, head) rows of one call
 inline constexpr int kMostExperts = 4096;    // of one layer
 
+// How far back an attention operation looks; 0: no such bound.
+struct Sight {
+    int window = 0;  // positions
+    int chunk = 0;   // nothing before the last multiple of it
+
+    // The oldest position that a token at `position` sees.
+    int oldest(int position) const {
+        const int by_window = window > 0 ? position - window + 1 : 0;
+        const int by_chunk = chunk > 0 ? position - position % chunk : 0;
+        return std::max({0, by_window, by_chunk});
+    }
+};
+
 // One kv head's keys and values in the cache, and how a row of queries looks at them.
 struct AttentionShape {
     int k_dim = 0;
@@ -25,7 +39,7 @@ struct AttentionShape {
     bool half = false;      // cached values are binary16 instead of binary32
     float scale = 1.0f;
     float softcap = 0.0f;  // 0: none; else scores become softcap * tanh(score / softcap)
-    int window = 0;        // 0: none; else position i sees (i - window, i]
+    Sight sight;
 };
 
 // Consecutive queries of one sequence, some of the heads of one kv head. Row r is query r / heads, head r % heads.

@@ -256,6 +256,7 @@ private:
             {"v_dim", int64_t{v_dim}},
             {"scale", 0.2},
             {"window", int64_t{window}},
+            {"chunk", int64_t{0}},
             {"softcap", 0.0}});
     }
     void heads_op(const char* kind, const char* x, const char* y, Names weights, int in_stride, int in_offset,

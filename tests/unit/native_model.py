@@ -119,10 +119,10 @@ class RandomModel:
             self.buffer(f"{name}{n}", width)
             self.op("linear", ("x",), (f"{name}{n}",), (self.matrix(f"w{name}{n}", width, self.hidden), ""), scale=1.0)
         self.buffer(f"o{n}", heads * dim)
-        self.caches.append(Cache(kv_heads, dim, dim))
+        self.caches.append(Cache(kv_heads, dim, dim, changes.pop("reach", 0)))
         sinks = self.vector(f"sinks{n}", heads) if changes.pop("sinks", False) else ""
         attrs = {"cache": n, "heads": heads, "kv_heads": kv_heads, "k_dim": dim, "v_dim": dim, "scale": 0.3}
-        attrs |= {"window": 0, "softcap": 0.0} | changes
+        attrs |= {"window": 0, "chunk": 0, "softcap": 0.0} | changes
         self.op("attention", (f"q{n}", f"k{n}", f"v{n}"), (f"o{n}",), (sinks,), **attrs)
         self.add_linear(f"o{n}", heads * dim)
 

@@ -83,6 +83,9 @@ class NumpyProgram:
         values = k[..., : a["v_dim"]] if v is None else v.reshape(n, a["kv_heads"], -1)
         distance = np.arange(n)[:, None] - np.arange(n)
         seen = (distance >= 0) & ((distance < a["window"]) if a["window"] else True)
+        if a["chunk"]:
+            chunk = np.arange(n) // a["chunk"]
+            seen &= chunk[:, None] == chunk
         out = np.empty((n, a["heads"], a["v_dim"]))
         for head in range(a["heads"]):
             kv = head * a["kv_heads"] // a["heads"]
