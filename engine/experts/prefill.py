@@ -73,7 +73,7 @@ def expected_share(tokens: int, experts: int, top_k: int) -> float:
 
 @dataclass(frozen=True)
 class Part:
-    """Records of one layer that are in one buffer of the ring: `experts[i]` in `slots[i]`."""
+    """Records of one layer that come at once: `experts[i]` into `slots[i]`, of one buffer of the ring or to stay."""
 
     buffer: int
     experts: Ints
@@ -92,24 +92,46 @@ class StreamedLayer:
     places: Ints
 
 
-def stream_bank(slot_of: Ints, ring: Ints, buffers: int, turn: int) -> list[StreamedLayer]:
+def adopt(slot_of: Ints, free: Ints) -> Ints:
+    """A place in the `free` slots for as many absent records as there is room for, the same share of each layer's.
+
+    `slot_of` is [layers, experts], and so is what it becomes.
+    """
+    adopted = slot_of.copy()
+    absent = [np.flatnonzero(slots == ABSENT) for slots in slot_of]
+    upto = np.cumsum([0, *map(len, absent)])
+    ends = min(len(free), int(upto[-1])) * upto // max(1, upto[-1])
+    for slots, experts, begin, end in zip(adopted, absent, ends, ends[1:], strict=False):
+        slots[experts[: end - begin]] = free[begin:end]
+    return adopted
+
+
+def stream_bank(slot_of: Ints, ring: Ints, buffers: int, turn: int, found: Ints | None = None) -> list[StreamedLayer]:
     """The layers of one bank, in the order in which they are run.
 
-    `slot_of` [layers, experts] are the slots of residents, ABSENT for what goes through the slots `ring`. `turn`: how
-    many parts went through the ring before.
+    `slot_of` [layers, experts] are the slots of what stays, ABSENT for what goes through the slots `ring`. Not all of
+    it need be there yet: `found` are the slots of what is; what is not comes with the parts. `turn`: how many parts
+    came before.
     """
     room = len(ring) // buffers
-    assert room > 0, f"a ring of {len(ring)} slots for {buffers} buffers"
     layers = []
-    for slots in slot_of:
-        missing = np.flatnonzero(slots == ABSENT).astype(np.int32)
+    for slots, here in zip(slot_of, slot_of if found is None else found, strict=True):
+        passing, staying = (np.flatnonzero(s == ABSENT) for s in (slots, np.where(slots == ABSENT, 0, here)))
+        assert room > 0 or not len(passing), f"a ring of {len(ring)} slots for {buffers} buffers"
+        count = -(-len(passing) // room) if len(passing) else min(1, len(staying))
         parts = []
-        for experts in np.array_split(missing, -(-len(missing) // room)) if len(missing) else ():
+        for through, to_stay in zip(_split(passing, count), _split(staying, count), strict=True):
             buffer = turn % buffers
-            parts.append(Part(buffer, experts, ring[buffer * room :][: len(experts)]))
+            borrowed = ring[buffer * room :][: len(through)]
+            parts.append(Part(buffer, np.concatenate([through, to_stay]), np.concatenate([borrowed, slots[to_stay]])))
             turn += 1
-        layers.append(StreamedLayer(tuple(parts), len(slots) - len(missing), _places(slots, parts)))
+        residents = len(slots) - len(passing) - len(staying)
+        layers.append(StreamedLayer(tuple(parts), residents, _places(slots, parts)))
     return layers
+
+
+def _split(experts: NDArray[np.intp], parts: int) -> list[Ints]:
+    return np.array_split(experts.astype(np.int32), parts) if parts else []
 
 
 def _places(slots: Ints, parts: Sequence[Part]) -> Ints:

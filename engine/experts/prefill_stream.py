@@ -4,12 +4,14 @@
     link   fill 1   fill 2            (read 1)  fill 3                         (read 2)  fill 4
 
 The host decides all of it at the safe point before a prompt's first step and writes it down in one block, which goes to
-the device in one copy. The ring stays lent, and the block in force, as long as the steps of a prompt follow each other;
-so the first parts of the next step are under way while the host prepares it.
+the device in one copy. The slots stay lent, and the block in force, as long as the steps of a prompt follow each other;
+so the first parts of the next step are under way while the host prepares it. Slots that hold nothing are filled in the
+first step, for good; the steps after it find residents in them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from engine.device.driver import Driver, Event, Stream
 from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.cache_tables import COUNT_WORDS
-from engine.experts.prefill import PrefillPolicy, StreamedLayer, stream_bank
+from engine.experts.prefill import PrefillPolicy, StreamedLayer, adopt, stream_bank
 from engine.experts.slot_products import PairRows
 
 FILLS_WORD = 3  # kCountFills of native/cuda/cache_state.h
@@ -110,9 +112,9 @@ class PrefillStream:
         self.turns: tuple[Turn, ...] = ()
         self._buffers: dict[tuple[int, int], _Buffer] = {}
         self._held: dict[int, dict[int, int]] = {}  # bank: slot: record
-        self._filled: dict[int, Event] = {}
-        self._steps = 0
-        self._limit = self._next = 0  # parts since the ring was lent: to be filled, and filled
+        self._coming: deque[tuple[int, int]] = deque()  # step since the slots were lent, and part: to be filled
+        self._filled: dict[tuple[int, int], Event] = {}
+        self._step = 0
         self._ahead = False
         self.streamed_records = self.streamed_bytes = 0
 
@@ -134,19 +136,19 @@ class PrefillStream:
             self.settle()
             return False
         if self.is_open:
-            self._steps += 1
+            self._step += 1
         elif not self._lend(tokens):
             return False
         self._ahead = any(self._is_worth(bank, more) for bank in self._banks)
-        count = len(self.turns[0].parts)
-        self._limit = count * (self._steps + (2 if self._ahead else 1))
+        if self._ahead:
+            self._expect(self._step + 1)
         self._fill_ahead()
         return True
 
     def end_step(self) -> None:
         """When the main stream is done with a step that streamed."""
         for number, turns in self._plans.items():
-            layers = turns[0]
+            layers = turns[self._turn_number(self._step)]
             self._banks[number].cache.count(
                 np.array([layer.residents for layer in layers], np.int32),
                 np.array([sum(len(part.experts) for part in layer.parts) for layer in layers], np.int32),
@@ -189,7 +191,7 @@ class PrefillStream:
 
     def wait(self, layer: LayerLaunch, part: int) -> None:
         """What comes next on the main stream reads a part."""
-        self._driver.wait_event(self._main, self._filled.pop(self._number(layer, part)))
+        self._driver.wait_event(self._main, self._filled.pop((self._step, layer.first + part)))
 
     def read(self, layer: LayerLaunch, part: int) -> None:
         """What was issued to the main stream is all that reads a part; what comes next may be filled over it."""
@@ -198,19 +200,23 @@ class PrefillStream:
         buffer.read, buffer.is_taken = self._driver.record(self._main), False
         self._fill_ahead()
 
+    def _turn_number(self, step: int) -> int:
+        """The first step's, which fills empty slots too, and then the others in turn."""
+        return 0 if step == 0 else 1 + (step - 1) % self._policy.buffers
+
     @property
     def _turn(self) -> Turn:
-        return self.turns[self._steps % len(self.turns)]
+        return self.turns[self._turn_number(self._step)]
 
-    def _number(self, layer: LayerLaunch, part: int) -> int:
-        return self._steps * len(self._turn.parts) + layer.first + part
+    def _expect(self, step: int) -> None:
+        """The parts of a step are going to be wanted."""
+        self._coming.extend((step, part) for part in range(len(self.turns[self._turn_number(step)].parts)))
 
     def _fill_ahead(self) -> None:
         """Issue fills in the order in which they are needed, up to one whose buffer is still to be read."""
-        count = len(self.turns[0].parts)
-        while self._next < self._limit:
-            turn = self.turns[self._next // count % len(self.turns)]
-            part = turn.parts[self._next % count]
+        while self._coming:
+            step, number = self._coming[0]
+            part = self.turns[self._turn_number(step)].parts[number]
             buffer = self._buffers[part.bank, part.buffer]
             if buffer.is_taken:
                 return
@@ -218,12 +224,11 @@ class PrefillStream:
                 self._driver.wait_event(self._link, buffer.read)
             bank = self._banks[part.bank]
             bank.cache.launch_fill_list(self._link, bank.shards, bank.records_per_shard, part.fills, part.counts)
-            self._filled[self._next] = self._driver.record(self._link)
+            self._filled[self._coming.popleft()] = self._driver.record(self._link)
             buffer.is_taken = True
             self._held[part.bank].update(zip(part.slots.tolist(), part.records.tolist(), strict=True))
             self.streamed_records += len(part.records)
             self.streamed_bytes += len(part.records) * bank.bank.record_bytes
-            self._next += 1
 
     # --- plans
 
@@ -243,12 +248,12 @@ class PrefillStream:
         self._plans = plans
         assert self._memory is not None, "banks that can be lent from have room for their lists"
         block = _Block(self._memory.address)
-        self.turns = tuple(self._write(block, turn) for turn in range(self._policy.buffers))
+        self.turns = tuple(self._write(block, turn) for turn in range(1 + self._policy.buffers))
         self._driver.upload(self._memory.address, block.words)
         self._buffers = {(bank, buffer): _Buffer() for bank in plans for buffer in range(self._policy.buffers)}
         self._held = {bank: {} for bank in plans}
-        self._filled.clear()
-        self._steps = self._next = self._limit = 0
+        self._step = 0
+        self._expect(0)
         return True
 
     def _plan(self, bank: BankOnDevice) -> list[list[StreamedLayer]]:
@@ -258,14 +263,17 @@ class PrefillStream:
             return []
         snapshot = cache.snapshot()
         held = int(np.count_nonzero(snapshot.owner != -1))
-        count = self._policy.ring_slots(cache.slots, cache.slots - held, cache.experts)
+        empty = cache.slots - held
+        count = self._policy.ring_slots(cache.slots, empty, cache.experts)
         if count == 0 or held == cache.records:
             return []
-        ring = cache.lend(count)
-        slot_of = cache.tables.read("slot_of").reshape(cache.layers, cache.experts)
-        first = stream_bank(slot_of, ring, buffers, 0)
-        parts = sum(len(layer.parts) for layer in first)
-        return [first, *(stream_bank(slot_of, ring, buffers, turn * parts) for turn in range(1, buffers))]
+        lent = cache.lend(max(count, empty))
+        ring, free = lent[:count], lent[count:]
+        found = cache.tables.read("slot_of").reshape(cache.layers, cache.experts)
+        slot_of = adopt(found, free)
+        first = stream_bank(slot_of, ring, buffers, 0, found)
+        done, every = _parts(first), _parts(stream_bank(slot_of, ring, buffers, 0))
+        return [first, *(stream_bank(slot_of, ring, buffers, done + turn * every) for turn in range(buffers))]
 
     def _write(self, block: _Block, turn: int) -> Turn:
         parts: list[PartLaunch] = []
@@ -289,9 +297,14 @@ class PrefillStream:
     def _close(self) -> None:
         self._plans, self.turns, self._held = {}, (), {}
         self._buffers.clear()
+        self._coming.clear()
         self._filled.clear()
+
+
+def _parts(layers: Sequence[StreamedLayer]) -> int:
+    return sum(len(layer.parts) for layer in layers)
 
 
 def _most_words(bank: BankOnDevice, buffers: int) -> int:
     """A table, lists of all experts, and a part for each of them, of every layer and turn."""
-    return buffers * bank.cache.records * (2 + 2 + COUNT_WORDS)
+    return (1 + buffers) * bank.cache.records * (2 + 2 + COUNT_WORDS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.device.sim import SimDriver
-from engine.experts.prefill import ABSENT, PrefillPolicy, expected_share, stream_bank
+from engine.experts.prefill import ABSENT, PrefillPolicy, adopt, expected_share, stream_bank
 
 QWEN = (256, 8)  # experts of a layer, and of a token
 POLICY = PrefillPolicy()
@@ -65,8 +65,38 @@ def test_the_ring_is_two_layers_or_what_can_be_spared(slots: int, empty: int, ex
 
 def test_policies_that_make_no_sense_are_refused() -> None:
     for wrong in ({"buffers": 0}, {"buffers": 3}, {"most_slots": -1}, {"tokens_a_reading": 0.0}, {"worth": -1.0}):
-        with pytest.raises(ValueError, match="a ring of|above zero"):
+        with pytest.raises(ValueError, match=r"a ring of|above zero"):
             PrefillPolicy(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("free", [0, 1, 5, 13, 40])
+def test_empty_slots_are_shared_by_the_layers(free: int) -> None:
+    """Each is given once, to something that was absent, and no layer has much more of what it lacks than another."""
+    rng = np.random.default_rng(free)
+    slot_of = np.where(rng.random((5, 8)) < 0.3, 500 + np.arange(40).reshape(5, 8), ABSENT).astype(np.int32)
+    slots = np.arange(100, 100 + free, dtype=np.int32)
+    adopted = adopt(slot_of, slots)
+    here = slot_of != ABSENT
+    assert (adopted[here] == slot_of[here]).all(), "residents moved"
+    given = adopted[~here & (adopted != ABSENT)]
+    assert sorted(given.tolist()) == slots[: (~here).sum()].tolist()
+    share = [(now[~was] != ABSENT).sum() / max(1, (~was).sum()) for now, was in zip(adopted, here, strict=True)]
+    assert max(share) - min(share) <= 1 / 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_stays_comes_with_the_parts_of_its_layer(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    found = np.where(rng.random((4, 9)) < 0.3, np.arange(36).reshape(4, 9), ABSENT).astype(np.int32)
+    slot_of = adopt(found, np.arange(100, 100 + int(rng.integers(30)), dtype=np.int32))
+    ring = np.arange(200, 200 + 2 * int(rng.integers(1, 6)), dtype=np.int32)
+    for was, slots, layer in zip(found, slot_of, stream_bank(slot_of, ring, 2, 0, found), strict=True):
+        filled = {e: s for part in layer.parts for e, s in zip(part.experts.tolist(), part.slots.tolist(), strict=True)}
+        assert sorted(filled) == np.flatnonzero(was == ABSENT).tolist()
+        for expert, slot in filled.items():
+            stays = slots[expert] != ABSENT
+            assert slot == slots[expert] if stays else slot >= 200
+            assert layer.places[expert, 1] == 2 * slot + 1
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,7 +10,7 @@ import pytest
 from engine.device.graph import Node, before
 from engine.device.virtual_time import Span, makespan, schedule
 from engine.experts.prefill import PrefillPolicy, pipelined_seconds
-from tests.unit.prefill_rig import Issued, ModelShape, ring_of, seconds_of
+from tests.unit.prefill_rig import Issued, ModelShape, seconds_of
 
 SHAPE = ModelShape(layers=6, experts=8, top_k=2)
 CHUNK = 4096
@@ -38,7 +38,7 @@ def test_with_two_buffers_transfers_hide_behind_computations(chunks: int, seed: 
 
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_with_one_buffer_nothing_is_hidden(chunks: int) -> None:
-    nodes = Issued(SHAPE, 16, ONE).prompt([CHUNK] * chunks)
+    nodes = Issued(SHAPE, 8, ONE).prompt([CHUNK] * chunks)
     parts = random_parts(chunks * SHAPE.layers)
     assert makespan(nodes, seconds_of(parts, nodes)) == sum(map(sum, parts))
 
@@ -58,7 +58,7 @@ def test_a_chunk_takes_the_longer_of_both_for_each_of_its_layers(transfer: float
 
 @pytest.mark.parametrize("ring", [2, 4, 6, 10, 12])
 def test_the_law_holds_for_parts_of_layers_too(ring: int) -> None:
-    issued = Issued(SHAPE, 16, ring_of(ring))
+    issued = Issued(SHAPE, ring)
     nodes = issued.prompt([CHUNK] * 2)
     parts = random_parts(2 * len(issued.experts.stream.turns[0].parts))
     assert len(parts) == 2 * SHAPE.layers * -(-SHAPE.experts // (ring // 2))
@@ -75,6 +75,19 @@ def test_residents_are_not_transferred() -> None:
     assert issued.experts.stream.streamed_records == 2 * sum(records)
     parts = [(3.0 * count, 10.0) for count in records * 2]
     assert makespan(nodes, seconds_of(parts, nodes)) == law(parts) < law([(24.0, 10.0)] * len(parts))
+
+
+def test_slots_that_held_nothing_are_filled_once() -> None:
+    """The first chunk brings everything, the others what found no slot to stay in."""
+    free = 12
+    issued = Issued(SHAPE, 16 + free)
+    nodes = issued.prompt([CHUNK] * 3)
+    turns = issued.experts.stream.turns
+    first, later = ([len(part.records) for part in turn.parts] for turn in turns[:2])
+    assert first == [SHAPE.experts] * SHAPE.layers
+    assert later == [SHAPE.experts - free // SHAPE.layers] * SHAPE.layers
+    parts = [(3.0 * count, 10.0) for count in (*first, *later, *later)]
+    assert makespan(nodes, seconds_of(parts, nodes)) == law(parts)
 
 
 def test_a_fill_waits_for_the_products_two_parts_before_it_and_for_no_others() -> None:
@@ -99,7 +112,7 @@ def test_the_next_chunks_first_parts_are_filled_before_the_host_goes_on() -> Non
 
 
 def test_layers_are_merged_once_and_the_cpu_has_no_part() -> None:
-    nodes = Issued(SHAPE, 16, ring_of(4)).prompt([CHUNK])
+    nodes = Issued(SHAPE, 4).prompt([CHUNK])
     names = [node.name for node in nodes]
     assert names.count("merge") == SHAPE.layers
     assert not {"plan", "stage", "write", "wait", "host"} & set(names)
@@ -108,7 +121,7 @@ def test_layers_are_merged_once_and_the_cpu_has_no_part() -> None:
 
 def test_a_missing_second_buffer_is_noticed() -> None:
     """The law of two buffers does not hold for what is issued with one."""
-    nodes = Issued(SHAPE, 16, ONE).prompt([CHUNK])
+    nodes = Issued(SHAPE, 8, ONE).prompt([CHUNK])
     parts = random_parts(SHAPE.layers)
     assert makespan(nodes, seconds_of(parts, nodes)) > law(parts)
 
