@@ -86,6 +86,81 @@ def test_glu_gate_add_and_copies_of_heads(activation: str) -> None:
     assert_alike(model)
 
 
+@pytest.mark.parametrize(("width", "group"), [(64, 16), (61, 61), (4200, 2100)])
+def test_l2_norm(width: int, group: int) -> None:
+    model = RandomModel()
+    model.buffer("x", width)
+    model.ops.clear()
+    model.op("embed", (), ("x",), (model.matrix("table", VOCAB, width, "f32"),), scale=3.0)
+    model.op("l2_norm", ("x",), ("x",), eps=1e-6, group=group)
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+@pytest.mark.parametrize("gate_first", [False, True])
+@pytest.mark.parametrize(("group", "weights"), [(20, 20), (20, 60), (60, 60)])
+def test_gated_norm(activation: str, gate_first: bool, group: int, weights: int) -> None:
+    model = RandomModel()
+    model.buffer("gate", 60, base="x", offset=4)
+    model.buffer("y", 60)
+    model.op("head_copy", ("x",), ("y",), heads=1, in_stride=60, in_offset=0, out_stride=60, out_offset=0, width=60)
+    w = model.vector("w", weights, 1.0)
+    attrs = {"eps": 1e-5, "group": group, "gate_first": gate_first, "activation": activation}
+    model.op("gated_norm", ("y", "gate"), ("y",), (w,), **attrs)
+    model.op("head_copy", ("y",), ("x",), heads=1, in_stride=60, in_offset=0, out_stride=60, out_offset=0, width=60)
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("activation", ["silu", "sigmoid", "none"])
+def test_gate_and_relu2(activation: str) -> None:
+    model = RandomModel()
+    model.buffer("g", 20, base="x", offset=3)
+    model.buffer("y", 20, base="x", offset=40)
+    model.op("gate", ("y", "g"), ("y",), activation=activation)
+    model.op("relu2", ("g",), ("g",))
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("values", [1, 7])
+def test_decay(values: int) -> None:
+    model = RandomModel()
+    model.buffer("a", 6 * values, base="x", offset=5)
+    weights = (model.vector("a_log", 6), model.vector("dt_bias", 6 * values))
+    model.op("decay", ("a",), ("a",), weights, heads=6)
+    assert_alike(model)
+
+
+def test_gates_and_decays_at_the_edges_of_numbers() -> None:
+    model = RandomModel()
+    edges = [
+        np.nan,
+        np.inf,
+        -np.inf,
+        0.0,
+        -0.0,
+        1e-40,
+        -1e-40,
+        88.8,
+        -88.8,
+        1e30,
+        -1e30,
+        20.0,
+        -20.0,
+        1e-6,
+        -1e-6,
+        3e38,
+    ]
+    table = np.resize(np.asarray(edges, np.float32), (VOCAB, HIDDEN))
+    model.dense["embed"] = packed_f32(table)
+    model.buffer("g", 32, base="x", offset=1)
+    model.buffer("a", 16, base="x", offset=33)
+    model.buffer("r", 15, base="x", offset=49)
+    model.op("gate", ("g", "g"), ("g",), activation="silu")
+    model.op("decay", ("a",), ("a",), (model.vector("a_log", 16), model.vector("dt_bias", 16)), heads=16)
+    model.op("relu2", ("r",), ("r",))
+    assert_alike(model)
+
+
 def test_what_is_no_number_keeps_the_form_of_the_contract() -> None:
     model = RandomModel()
     table = np.random.default_rng(0).normal(size=(VOCAB, HIDDEN)).astype(np.float32)
