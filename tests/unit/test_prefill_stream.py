@@ -89,8 +89,9 @@ def test_what_the_ring_holds_afterwards_is_cached_and_goes_first(prompts: Callab
     prompt.step(LONG)
     cache = prompt.rig.caches[0]
     snapshot = cache.snapshot()
-    assert (snapshot.owner[:20] != -1).all()
-    assert (snapshot.slot_used[:20] == 1).all()
+    held = snapshot.owner != -1
+    assert held.sum() >= 12, "the slots beyond the ring"
+    assert (snapshot.slot_used == held).all(), "the oldest stamp that there is"
     last_layer = set(range(3 * EXPERTS, 4 * EXPERTS))
     assert last_layer <= set(snapshot.owner.tolist()), "the last layer's records were not kept"
     prompt.step(2)
