@@ -7,9 +7,7 @@
 namespace freetoken {
 namespace {
 
-constexpr int64_t kMostFew = 64 * 1024;  // values of a part that is read once
-constexpr int64_t kMostMany = 4 * 1024;  // values of a part that stays in the first cache: 16 KB
-constexpr int kFewTokens = 3;            // of a sequence, on average
+constexpr int64_t kMostValues = 64 * 1024;  // of a part: 256 KB
 
 void zero(const StatePart& part, float* state) {
     for (int run = 0; run < part.runs; ++run)
@@ -25,22 +23,21 @@ void copy(const StatePart& part, const float* state, float* target) {
 
 }  // namespace
 
-PartValues::PartValues(int64_t state_values, int threads)
-    : few(std::min(kMostFew, state_values / (4 * threads))), many(std::min(few, kMostMany)) {}
+int64_t part_values(int64_t state_values, int threads) {
+    return std::min(kMostValues, state_values / (2 * threads));
+}
 
-Recurrence::Recurrence(const StateStore& states, int state, StateCuts cuts, Body body)
-    : Operation(Clock::attention), states_(states), state_(state), cuts_(std::move(cuts)), body_(std::move(body)) {}
+Recurrence::Recurrence(const StateStore& states, int state, std::vector<StatePart> parts, Body body)
+    : Operation(Clock::attention), states_(states), state_(state), parts_(std::move(parts)), body_(std::move(body)) {}
 
 Work Recurrence::prepare(int, const Step& step) {
-    const auto sequences = static_cast<int>(step.sequences.size());
-    parts_ = step.tokens > kFewTokens * sequences ? &cuts_.many : &cuts_.few;
-    const size_t tasks = step.sequences.size() * parts_->size();
+    const size_t tasks = step.sequences.size() * parts_.size();
     return {{static_cast<uint32_t>(tasks)}, int64_t{step.tokens} * states_.values(state_)};
 }
 
 void Recurrence::run(int, const Step& step, TaskRange tasks, uint8_t*) {
     for (uint32_t task = tasks.begin; task < tasks.end; ++task)
-        run_part(step, step.sequences[task / parts_->size()], (*parts_)[task % parts_->size()]);
+        run_part(step, step.sequences[task / parts_.size()], parts_[task % parts_.size()]);
 }
 
 void Recurrence::run_part(const Step& step, const Sequence& sequence, const StatePart& part) const {

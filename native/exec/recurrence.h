@@ -23,20 +23,8 @@ struct StatePart {
     size_t stride = 0;
 };
 
-// A state cut into parts in two ways: long runs of memory for a few tokens of a sequence, which read it from memory
-// once each, and parts that stay in the first cache for many.
-struct StateCuts {
-    std::vector<StatePart> few;
-    std::vector<StatePart> many;
-};
-
-// Values that a part should have at most. `few`: enough parts to share out, none above 256 KB.
-struct PartValues {
-    int64_t few;
-    int64_t many;
-
-    PartValues(int64_t state_values, int threads);
-};
+// Values that a part should have at most: there are enough parts to share out, and each fits into a core's own cache.
+int64_t part_values(int64_t state_values, int threads);
 
 // Runs the tokens of every sequence in order, part by part, and copies the state to where it is saved.
 class Recurrence final : public Operation {
@@ -44,7 +32,7 @@ public:
     // Tokens [token, token + tokens) of the batch, which are of one sequence; `state` is that of all parts.
     using Body = std::function<void(const StatePart& part, int token, int tokens, float* state)>;
 
-    Recurrence(const StateStore& states, int state, StateCuts cuts, Body body);
+    Recurrence(const StateStore& states, int state, std::vector<StatePart> parts, Body body);
 
     Work prepare(int phase, const Step& step) override;
     void run(int phase, const Step& step, TaskRange tasks, uint8_t* scratch) override;
@@ -54,9 +42,8 @@ private:
 
     const StateStore& states_;
     const int state_;
-    const StateCuts cuts_;
+    const std::vector<StatePart> parts_;
     const Body body_;
-    const std::vector<StatePart>* parts_ = nullptr;  // of the step under way
 };
 
 // The attribute `state`, checked: the state has so many values.

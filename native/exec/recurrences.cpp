@@ -10,14 +10,15 @@ namespace freetoken {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kMostChannels = 512;  // of one task of a convolution
+constexpr int kMostChannels = 1024;  // of one task of a convolution
 
 int whole_lanes(int64_t n) {
     return static_cast<int>(std::max<int64_t>(n / kLanes * kLanes, kLanes));
 }
 
-std::unique_ptr<Operation> recurrence(const OpReader& op, int state, StateCuts cuts, Recurrence::Body body) {
-    return std::make_unique<Recurrence>(op.builder.states(), state, std::move(cuts), std::move(body));
+std::unique_ptr<Operation> recurrence(const OpReader& op, int state, std::vector<StatePart> parts,
+                                      Recurrence::Body body) {
+    return std::make_unique<Recurrence>(op.builder.states(), state, std::move(parts), std::move(body));
 }
 
 void rows_of_tokens(const OpReader& op, std::initializer_list<const Buffer*> buffers) {
@@ -104,7 +105,7 @@ std::unique_ptr<Operation> make_conv(const OpReader& op) {
     op.require(weights <= INT32_MAX, "has too many weights");
     const GateKind activation = gate_kind(op);
     const Machine& machine = op.builder.machine();
-    const int wanted = std::min(whole_lanes(channels / (4 * machine.threads)), kMostChannels);
+    const int wanted = std::min(whole_lanes(channels / (2 * machine.threads)), kMostChannels);
     std::vector<StatePart> parts = cut_channels(channels, kernel, wanted);
     const Operations& operations = *machine.operations;
     const auto body = [=, &x, &y, &operations, w = by_input(op.vector(0, static_cast<int>(weights)), channels, kernel)](
@@ -123,7 +124,7 @@ std::unique_ptr<Operation> make_conv(const OpReader& op) {
         run.history = values + first;
         operations.conv(run);
     };
-    return recurrence(op, state, {parts, parts}, body);
+    return recurrence(op, state, std::move(parts), body);
 }
 
 std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
@@ -155,7 +156,6 @@ std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
     const int state = state_of(op, values);
     const Machine& machine = op.builder.machine();
     const Operations& operations = *machine.operations;
-    const PartValues wanted(values, machine.threads);
     const auto body = [=, &q, &k, &v, &g, &b, &o, &operations](const StatePart& part, int token, int tokens,
                                                                float* values) {
         const auto head = static_cast<size_t>(part.head);
@@ -177,8 +177,7 @@ std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
         run.state_stride = static_cast<size_t>(v_dim);
         operations.delta_rule(run);
     };
-    return recurrence(
-        op, state, {cut_columns(heads, k_dim, v_dim, wanted.few), cut_columns(heads, k_dim, v_dim, wanted.many)}, body);
+    return recurrence(op, state, cut_columns(heads, k_dim, v_dim, part_values(values, machine.threads)), body);
 }
 
 std::unique_ptr<Operation> make_ssm(const OpReader& op) {
@@ -216,8 +215,7 @@ std::unique_ptr<Operation> make_ssm(const OpReader& op) {
     shape.dt_bias = op.vector(2, shape.heads);
     const Machine& machine = op.builder.machine();
     const Operations& operations = *machine.operations;
-    const PartValues wanted(inputs * shape.state_dim, machine.threads);
-    const StateCuts cuts = {cut_rows(shape, wanted.few), cut_rows(shape, wanted.many)};
+    std::vector<StatePart> parts = cut_rows(shape, part_values(inputs * shape.state_dim, machine.threads));
     const auto body = [=, &x, &dt, &b, &c, &y, &operations,
                        a = below_zero(op.vector(0, a_width), static_cast<size_t>(a_width))](
                           const StatePart& part, int token, int tokens, float* values) {
@@ -237,7 +235,7 @@ std::unique_ptr<Operation> make_ssm(const OpReader& op) {
         run.state = values;
         operations.ssm(with_a, run);
     };
-    return recurrence(op, state, cuts, body);
+    return recurrence(op, state, std::move(parts), body);
 }
 
 }  // namespace freetoken

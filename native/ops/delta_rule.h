@@ -7,8 +7,6 @@
 namespace freetoken {
 namespace {
 
-constexpr int kMostKeyChannels = 1024;  // of one head
-
 // Vectors of columns whose sums stay in registers together.
 #if defined(__AVX512F__)
 constexpr int kDeltaVectors = 8;
@@ -24,13 +22,14 @@ struct DeltaToken {
     const float* k;
     const float* v;
     float* o;
-    const float* kept;  // [k_dim] factors of the old state
+    const float* kept;   // [k_dim] factors of the old state
+    const float* known;  // [k_dim] k as it meets the old state
     Lanes beta;
     Lanes scale;
 };
 
-// Columns [column, column + 16 * vectors) of one token. The state is read twice, the second time from the cache, and
-// written once.
+// Columns [column, column + 16 * vectors) of one token. The state is read twice, the second time from a cache, and
+// written once. A run of one token fetches what lies behind it meanwhile, which is most often the next head.
 template <int vectors>
 void delta_columns(const DeltaRun& run, const DeltaToken& token, int column) {
     float* const state = run.state + column;
@@ -38,9 +37,8 @@ void delta_columns(const DeltaRun& run, const DeltaToken& token, int column) {
     for (Lanes& sum : sums) sum = broadcast(0.0f);
     const float* row = state;
     for (int i = 0; i < run.k_dim; ++i, row += run.state_stride) {
-        const Lanes kept = broadcast(token.kept[i]);
-        const Lanes k = broadcast(token.k[i]);
-        for (int j = 0; j < vectors; ++j) sums[j] = fma(load(row + j * kLanes) * kept, k, sums[j]);
+        const Lanes known = broadcast(token.known[i]);
+        for (int j = 0; j < vectors; ++j) sums[j] = fma(load(row + j * kLanes), known, sums[j]);
     }
     Lanes update[vectors];
     for (int j = 0; j < vectors; ++j) {
@@ -48,6 +46,8 @@ void delta_columns(const DeltaRun& run, const DeltaToken& token, int column) {
         sums[j] = broadcast(0.0f);
     }
     float* out = state;
+    const bool ahead = run.tokens == 1;
+    const size_t next = static_cast<size_t>(run.k_dim) * run.state_stride;
     for (int i = 0; i < run.k_dim; ++i, out += run.state_stride) {
         const Lanes kept = broadcast(token.kept[i]);
         const Lanes k = broadcast(token.k[i]);
@@ -55,6 +55,7 @@ void delta_columns(const DeltaRun& run, const DeltaToken& token, int column) {
         for (int j = 0; j < vectors; ++j) {
             const Lanes value = canonical(fma(k, update[j], load(out + j * kLanes) * kept));
             store(out + j * kLanes, value);
+            if (ahead) __builtin_prefetch(out + j * kLanes + next, 0, 2);
             sums[j] = fma(value, q, sums[j]);
         }
     }
@@ -67,7 +68,7 @@ void delta_last_columns(const DeltaRun& run, const DeltaToken& token, int column
     Lanes sum = broadcast(0.0f);
     for (int i = 0; i < run.k_dim; ++i) {
         const Lanes old = load_first(state + static_cast<size_t>(i) * run.state_stride, lanes);
-        sum = fma(old * broadcast(token.kept[i]), broadcast(token.k[i]), sum);
+        sum = fma(old, broadcast(token.known[i]), sum);
     }
     const Lanes update = token.beta * (load_first(token.v + column, lanes) - sum);
     sum = broadcast(0.0f);
@@ -82,18 +83,19 @@ void delta_last_columns(const DeltaRun& run, const DeltaToken& token, int column
 }
 
 void delta_rule(const DeltaRun& run) {
-    alignas(64) float kept[kMostKeyChannels];
+    alignas(64) float kept[kMostKeyChannels], known[kMostKeyChannels];
     for (int t = 0; t < run.tokens; ++t) {
         const float* decay = run.decay.row(t);
-        if (run.channelwise)
-            for_lanes(run.k_dim,
-                      [&](int i, int lanes) { store_up_to(kept + i, exp(load_up_to(decay + i, lanes)), lanes); });
-        else
-            for_lanes(run.k_dim,
-                      [&, all = broadcast(exp(*decay))](int i, int lanes) { store_up_to(kept + i, all, lanes); });
-        const DeltaToken token = {run.q.row(t),        run.k.row(t), run.v.row(t),
-                                  run.o.row(t),        kept,         broadcast(sigmoid(*run.beta.row(t))),
-                                  broadcast(run.scale)};
+        const float* k = run.k.row(t);
+        const Lanes one = exp(broadcast(*decay));
+        for_lanes(run.k_dim, [&](int i, int lanes) {
+            const Lanes factor = run.channelwise ? exp(load_up_to(decay + i, lanes)) : one;
+            store_up_to(kept + i, factor, lanes);
+            store_up_to(known + i, factor * load_up_to(k + i, lanes), lanes);
+        });
+        const DeltaToken token = {
+            run.q.row(t),        k, run.v.row(t), run.o.row(t), kept, known, broadcast(sigmoid(*run.beta.row(t))),
+            broadcast(run.scale)};
         int column = 0;
         for (; column + kDeltaVectors * kLanes <= run.columns; column += kDeltaVectors * kLanes)
             delta_columns<kDeltaVectors>(run, token, column);

@@ -6,6 +6,8 @@
 
 namespace freetoken {
 
+inline constexpr int kMostKeyChannels = 1024;  // of one head of a delta net
+
 enum class GateKind : uint8_t { none, sigmoid, silu };
 
 // Rows of some tokens, one after another: row t starts at data + t * stride.

@@ -41,7 +41,7 @@ inline Floats delta_twin(const Floats& q, const Floats& k, const Floats& v, cons
     for (size_t c = 0; c < v_dim; ++c) {
         float seen = 0.0f, out = 0.0f;
         for (size_t i = 0; i < k_dim; ++i)
-            seen = fma(state[i * v_dim + c] * freetoken::exp(g[g.size() == 1 ? 0 : i]), k[i], seen);
+            seen = fma(state[i * v_dim + c], freetoken::exp(g[g.size() == 1 ? 0 : i]) * k[i], seen);
         const float update = sigmoid(b) * (v[c] - seen);
         for (size_t i = 0; i < k_dim; ++i) {
             float& s = state[i * v_dim + c];
