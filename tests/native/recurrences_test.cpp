@@ -198,12 +198,13 @@ FREETOKEN_TEST(state_spaces_are_the_same_in_every_table_and_cut_of_rows) {
     for (const bool by_channel : {false, true})
         for (const size_t head_dim : {1, 3, 20})
             for (const size_t n : {1, 16, 24, 128}) {
-                constexpr size_t tokens = 4, heads = 6, groups = 2;
+                constexpr size_t tokens = 4;
+                const size_t heads = head_dim == 1 ? 40 : 6, groups = by_channel && head_dim == 1 ? 1 : 2;
                 const size_t inputs = heads * head_dim;
                 SsmShape shape;
-                shape.heads = heads;
+                shape.heads = static_cast<int>(heads);
                 shape.head_dim = static_cast<int>(head_dim);
-                shape.groups = groups;
+                shape.groups = static_cast<int>(groups);
                 shape.state_dim = static_cast<int>(n);
                 shape.by_channel = by_channel;
                 shape.dt_min = by_channel ? 0.0f : 0.3f;
@@ -241,12 +242,12 @@ FREETOKEN_TEST(state_spaces_are_the_same_in_every_table_and_cut_of_rows) {
                             run.c = {c.data(), groups * n};
                             run.y = {y.data(), inputs};
                             run.tokens = tokens;
-                            run.heads = 4;
+                            run.heads = shape.heads - 2;
                             run.first = first;
                             run.rows = std::min(rows, shape.head_dim - first);
                             run.state = found.data();
                             operations_of(kernels).ssm(shape, run);
-                            run.head = 4;
+                            run.head = shape.heads - 2;
                             run.heads = 2;
                             operations_of(kernels).ssm(shape, run);
                         }
