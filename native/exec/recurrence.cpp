@@ -27,12 +27,17 @@ int64_t part_values(int64_t state_values, int threads) {
     return std::min(kMostValues, state_values / (2 * threads));
 }
 
-Recurrence::Recurrence(const StateStore& states, int state, std::vector<StatePart> parts, Body body)
-    : Operation(Clock::attention), states_(states), state_(state), parts_(std::move(parts)), body_(std::move(body)) {}
+Recurrence::Recurrence(const StateStore& states, int state, std::vector<StatePart> parts, int64_t cost, Body body)
+    : Operation(Clock::attention),
+      states_(states),
+      state_(state),
+      parts_(std::move(parts)),
+      cost_(cost),
+      body_(std::move(body)) {}
 
 Work Recurrence::prepare(int, const Step& step) {
     const size_t tasks = step.sequences.size() * parts_.size();
-    return {{static_cast<uint32_t>(tasks)}, int64_t{step.tokens} * states_.values(state_)};
+    return {{static_cast<uint32_t>(tasks)}, step.tokens * cost_};
 }
 
 void Recurrence::run(int, const Step& step, TaskRange tasks, uint8_t*) {

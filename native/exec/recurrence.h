@@ -32,7 +32,8 @@ public:
     // Tokens [token, token + tokens) of the batch, which are of one sequence; `state` is that of all parts.
     using Body = std::function<void(const StatePart& part, int token, int tokens, float* state)>;
 
-    Recurrence(const StateStore& states, int state, std::vector<StatePart> parts, Body body);
+    // `cost` of one token, in values touched.
+    Recurrence(const StateStore& states, int state, std::vector<StatePart> parts, int64_t cost, Body body);
 
     Work prepare(int phase, const Step& step) override;
     void run(int phase, const Step& step, TaskRange tasks, uint8_t* scratch) override;
@@ -43,6 +44,7 @@ private:
     const StateStore& states_;
     const int state_;
     const std::vector<StatePart> parts_;
+    const int64_t cost_;
     const Body body_;
 };
 

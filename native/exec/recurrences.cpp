@@ -11,14 +11,15 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kMostChannels = 1024;  // of one task of a convolution
+constexpr int kExpCost = 8;          // of an exponential, in values touched
 
 int whole_lanes(int64_t n) {
     return static_cast<int>(std::max<int64_t>(n / kLanes * kLanes, kLanes));
 }
 
-std::unique_ptr<Operation> recurrence(const OpReader& op, int state, std::vector<StatePart> parts,
+std::unique_ptr<Operation> recurrence(const OpReader& op, int state, std::vector<StatePart> parts, int64_t cost,
                                       Recurrence::Body body) {
-    return std::make_unique<Recurrence>(op.builder.states(), state, std::move(parts), std::move(body));
+    return std::make_unique<Recurrence>(op.builder.states(), state, std::move(parts), cost, std::move(body));
 }
 
 void rows_of_tokens(const OpReader& op, std::initializer_list<const Buffer*> buffers) {
@@ -124,7 +125,7 @@ std::unique_ptr<Operation> make_conv(const OpReader& op) {
         run.history = values + first;
         operations.conv(run);
     };
-    return recurrence(op, state, std::move(parts), body);
+    return recurrence(op, state, std::move(parts), weights + int64_t{channels} * kExpCost, body);
 }
 
 std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
@@ -177,7 +178,8 @@ std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
         run.state_stride = static_cast<size_t>(v_dim);
         operations.delta_rule(run);
     };
-    return recurrence(op, state, cut_columns(heads, k_dim, v_dim, part_values(values, machine.threads)), body);
+    return recurrence(op, state, cut_columns(heads, k_dim, v_dim, part_values(values, machine.threads)), 2 * values,
+                      body);
 }
 
 std::unique_ptr<Operation> make_ssm(const OpReader& op) {
@@ -235,7 +237,8 @@ std::unique_ptr<Operation> make_ssm(const OpReader& op) {
         run.state = values;
         operations.ssm(with_a, run);
     };
-    return recurrence(op, state, std::move(parts), body);
+    const int64_t cost = inputs * shape.state_dim * (shape.by_channel ? kExpCost : 1);
+    return recurrence(op, state, std::move(parts), cost, body);
 }
 
 }  // namespace freetoken

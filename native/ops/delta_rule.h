@@ -1,70 +1,102 @@
 // The gated delta rule: a lane owns a value column, key channels ascend.
 #pragma once
 
+#include <algorithm>
+
 #include "core/lanes.h"
 #include "ops/recurrences.h"
 
 namespace freetoken {
 namespace {
 
-// Vectors of columns whose sums stay in registers together.
+constexpr int kDeltaColumns = 128;  // that take both passes over the state together
+
+// Vectors of columns whose sums stay in registers together, in the first pass and in the second.
 #if defined(__AVX512F__)
-constexpr int kDeltaVectors = 8;
+constexpr int kRecallVectors = 8;
+constexpr int kLearnVectors = 8;
 #elif defined(__AVX2__)
-constexpr int kDeltaVectors = 2;
+constexpr int kRecallVectors = 4;
+constexpr int kLearnVectors = 2;
 #else
-constexpr int kDeltaVectors = 1;
+constexpr int kRecallVectors = 1;
+constexpr int kLearnVectors = 1;
 #endif
 
-// What one token is to all columns of a head.
+// Fetches what lies behind a state from memory while the state is worked on, most often that of the next head. It goes
+// evenly through both passes: in a burst it would wait for memory, and the work with it.
+struct Ahead {
+    const float* next = nullptr;  // null: nothing is fetched
+
+    template <int vectors>
+    void fetch() {
+        if (next == nullptr) return;
+        for (int line = 0; line < vectors / 2; ++line) __builtin_prefetch(next + line * kLanes, 0, 2);
+        next += vectors / 2 * kLanes;
+    }
+};
+
+// What one token is to some columns of a head.
 struct DeltaToken {
     const float* q;
     const float* k;
     const float* v;
-    float* o;
     const float* kept;   // [k_dim] factors of the old state
     const float* known;  // [k_dim] k as it meets the old state
     Lanes beta;
     Lanes scale;
+    float* state;
+    float* update;  // what the columns learn, [kDeltaColumns]
+    float* o;
 };
 
-// Columns [column, column + 16 * vectors) of one token. The state is read twice, the second time from a cache, and
-// written once. A run of one token fetches what lies behind it meanwhile, which is most often the next head.
+// update = beta (v - S^T known) of columns [column, column + 16 * vectors).
 template <int vectors>
-void delta_columns(const DeltaRun& run, const DeltaToken& token, int column) {
-    float* const state = run.state + column;
+inline void recall(const DeltaRun& run, const DeltaToken& token, int column, Ahead& later) {
+    Ahead ahead = later;
     Lanes sums[vectors];
     for (Lanes& sum : sums) sum = broadcast(0.0f);
-    const float* row = state;
+    const float* row = token.state + column;
     for (int i = 0; i < run.k_dim; ++i, row += run.state_stride) {
         const Lanes known = broadcast(token.known[i]);
+        ahead.fetch<vectors>();
         for (int j = 0; j < vectors; ++j) sums[j] = fma(load(row + j * kLanes), known, sums[j]);
     }
-    Lanes update[vectors];
     for (int j = 0; j < vectors; ++j) {
-        update[j] = token.beta * (load(token.v + column + j * kLanes) - sums[j]);
+        const int at = column + j * kLanes;
+        store(token.update + at, token.beta * (load(token.v + at) - sums[j]));
+    }
+    later = ahead;
+}
+
+// S = kept S + k update^T, o = scale S^T q of columns [column, column + 16 * vectors).
+template <int vectors>
+inline void learn(const DeltaRun& run, const DeltaToken& token, int column, Ahead& later) {
+    Ahead ahead = later;
+    Lanes update[vectors], sums[vectors];
+    for (int j = 0; j < vectors; ++j) {
+        update[j] = load(token.update + column + j * kLanes);
         sums[j] = broadcast(0.0f);
     }
-    float* out = state;
-    const bool ahead = run.tokens == 1;
-    const size_t next = static_cast<size_t>(run.k_dim) * run.state_stride;
-    for (int i = 0; i < run.k_dim; ++i, out += run.state_stride) {
+    float* row = token.state + column;
+    for (int i = 0; i < run.k_dim; ++i, row += run.state_stride) {
         const Lanes kept = broadcast(token.kept[i]);
         const Lanes k = broadcast(token.k[i]);
         const Lanes q = broadcast(token.q[i]);
+        ahead.fetch<vectors>();
         for (int j = 0; j < vectors; ++j) {
-            const Lanes value = canonical(fma(k, update[j], load(out + j * kLanes) * kept));
-            store(out + j * kLanes, value);
-            if (ahead) __builtin_prefetch(out + j * kLanes + next, 0, 2);
+            const Lanes value = canonical(fma(k, update[j], load(row + j * kLanes) * kept));
+            store(row + j * kLanes, value);
             sums[j] = fma(value, q, sums[j]);
         }
     }
     for (int j = 0; j < vectors; ++j) store(token.o + column + j * kLanes, canonical(token.scale * sums[j]));
+    later = ahead;
 }
 
-// The last columns, fewer than a vector.
-void delta_last_columns(const DeltaRun& run, const DeltaToken& token, int column, int lanes) {
-    float* const state = run.state + column;
+// Both for the last columns, fewer than a vector.
+inline void last_columns(const DeltaRun& run, const DeltaToken& token, int column, int lanes) {
+    float* const state = token.state + column;
     Lanes sum = broadcast(0.0f);
     for (int i = 0; i < run.k_dim; ++i) {
         const Lanes old = load_first(state + static_cast<size_t>(i) * run.state_stride, lanes);
@@ -82,8 +114,25 @@ void delta_last_columns(const DeltaRun& run, const DeltaToken& token, int column
     store_first(token.o + column, canonical(token.scale * sum), lanes);
 }
 
+// Some columns of one token. The state is read twice, the second time from a cache, and written once.
+inline void delta_columns(const DeltaRun& run, const DeltaToken& token, int columns, Ahead& ahead) {
+    int column = 0;
+    for (; column + kRecallVectors * kLanes <= columns; column += kRecallVectors * kLanes)
+        recall<kRecallVectors>(run, token, column, ahead);
+    for (; column + kLanes <= columns; column += kLanes) recall<1>(run, token, column, ahead);
+    const int whole = column;
+    column = 0;
+    for (; column + kLearnVectors * kLanes <= whole; column += kLearnVectors * kLanes)
+        learn<kLearnVectors>(run, token, column, ahead);
+    for (; column < whole; column += kLanes) learn<1>(run, token, column, ahead);
+    if (whole < columns) last_columns(run, token, whole, columns - whole);
+}
+
 void delta_rule(const DeltaRun& run) {
-    alignas(64) float kept[kMostKeyChannels], known[kMostKeyChannels];
+    alignas(64) float kept[kMostKeyChannels], known[kMostKeyChannels], update[kDeltaColumns];
+    Ahead ahead;
+    if (run.tokens == 1 && static_cast<size_t>(run.columns) == run.state_stride)
+        ahead.next = run.state + static_cast<size_t>(run.k_dim) * run.state_stride;
     for (int t = 0; t < run.tokens; ++t) {
         const float* decay = run.decay.row(t);
         const float* k = run.k.row(t);
@@ -93,17 +142,13 @@ void delta_rule(const DeltaRun& run) {
             store_up_to(kept + i, factor, lanes);
             store_up_to(known + i, factor * load_up_to(k + i, lanes), lanes);
         });
-        const DeltaToken token = {
-            run.q.row(t),        k, run.v.row(t), run.o.row(t), kept, known, broadcast(sigmoid(*run.beta.row(t))),
-            broadcast(run.scale)};
-        int column = 0;
-        for (; column + kDeltaVectors * kLanes <= run.columns; column += kDeltaVectors * kLanes)
-            delta_columns<kDeltaVectors>(run, token, column);
-        if constexpr (kDeltaVectors > 2) {
-            for (; column + 2 * kLanes <= run.columns; column += 2 * kLanes) delta_columns<2>(run, token, column);
+        const Lanes beta = broadcast(sigmoid(*run.beta.row(t)));
+        for (int column = 0; column < run.columns; column += kDeltaColumns) {
+            const DeltaToken token = {
+                run.q.row(t),       k,      run.v.row(t) + column, kept, known, beta, broadcast(run.scale),
+                run.state + column, update, run.o.row(t) + column};
+            delta_columns(run, token, std::min(kDeltaColumns, run.columns - column), ahead);
         }
-        for (; column + kLanes <= run.columns; column += kLanes) delta_columns<1>(run, token, column);
-        if (column < run.columns) delta_last_columns(run, token, column, run.columns - column);
     }
 }
 
