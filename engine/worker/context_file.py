@@ -110,7 +110,10 @@ class ContextHeader:
             if rest or not all(type(token) is int for token in tokens) or min(sizes.values()) < 0:
                 raise ValueError("its tokens are no whole pages")
             pages = tuple(SavedPage(index in windows, index in checkpoints) for index in range(count))
-            return ContextHeader(ContextIdentity(**content["identity"]), tokens, pages, sizes)
+            identity = ContextIdentity(**content["identity"])
+            if content["identity"].keys() != vars(identity).keys():
+                raise ValueError("its identity is not whole")
+            return ContextHeader(identity, tokens, pages, sizes)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no header: {error!r}") from None
 
