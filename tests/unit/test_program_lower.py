@@ -11,7 +11,7 @@ from engine.program.ir import Buffer, Op, Program
 from engine.program.lifetimes import share_storage
 from engine.program.lower import lower
 from engine.spec.families import FAMILIES, spec_from_config
-from engine.spec.schema import Moe, Spec
+from engine.spec.schema import Attention, LatentAttention, Moe, Spec
 from engine.spec.tensors import Wanted, layer_tensors, outer_tensors, tensor_name
 
 CONFIG: dict[str, Any] = {
@@ -53,8 +53,29 @@ CONFIG: dict[str, Any] = {
 }
 
 
+OF_FAMILY: dict[str, dict[str, Any]] = {
+    "granitemoehybrid": {
+        "layer_types": ["mamba", "attention", "mamba"],
+        "shared_intermediate_size": 24,
+        "mamba_n_heads": 5,
+        "mamba_d_state": 14,
+    },
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
+    "jamba": {"sliding_window": None, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 6},
+    "nemotron_h": {
+        "sliding_window": None,
+        "hybrid_override_pattern": "M*E-",
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 7,
+        "ssm_state_size": 5,
+        "n_groups": 3,
+        "moe_shared_expert_intermediate_size": 28,
+    },
+}
+
+
 def spec_of(family: str, **changes: Any) -> Spec:
-    return spec_from_config({**CONFIG, "model_type": family, **changes})
+    return spec_from_config({**CONFIG, "model_type": family, **OF_FAMILY.get(family, {}), **changes})
 
 
 def wanted_by_name(spec: Spec) -> dict[str, Wanted]:
@@ -117,7 +138,8 @@ def test_runs_of_heads_lie_inside_their_buffers(spec: Spec) -> None:
 def test_attention_fits_its_cache(spec: Spec) -> None:
     program = lower(spec)
     attentions = [op for op in program.ops if op.kind == "attention"]
-    assert [op.attrs["cache"] for op in attentions] == list(range(len(spec.layers))) == list(range(len(program.caches)))
+    attending = [layer for layer in spec.layers if isinstance(layer.mixer, Attention | LatentAttention)]
+    assert [op.attrs["cache"] for op in attentions] == list(range(len(attending))) == list(range(len(program.caches)))
     for op in attentions:
         cache = program.caches[int(op.attrs["cache"])]
         q, k, *v = (program.buffers[name].width for name in op.reads)
