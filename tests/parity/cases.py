@@ -332,6 +332,12 @@ QUANTISED_LATENT = {
     **{"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "n_shared_experts": 1},
     **{"first_k_dense_replace": 0, "n_group": 1, "topk_group": 1},
 }
+QUANTISED_DELTA = {
+    **QUANTISED,
+    **{"hidden_size": 256, "num_experts": 6, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
+    "layer_types": ["linear_attention", "full_attention"],
+}
 QUANTISED_CASES = {
     "qwen3_moe": Case(
         "qwen3_moe-quantised",
@@ -342,5 +348,7 @@ QUANTISED_CASES = {
     "gpt_oss": Case(
         "gpt_oss-quantised", "gpt_oss", {**QUANTISED, **GPT_OSS, "num_local_experts": 6, "intermediate_size": 96}
     ),
+    "qwen3_next": Case("qwen3_next-quantised", "qwen3_next", QUANTISED_DELTA),
+    "qwen3_5_moe": Case("qwen3_5_moe-quantised", "qwen3_5_moe_text", QUANTISED_DELTA),
     "deepseek_v3": Case("deepseek_v3-quantised", "deepseek_v3", QUANTISED_LATENT),
 }

@@ -40,3 +40,13 @@ def test_conversion_keeps_the_values_of_every_block(quantised_models: QuantisedM
 def test_8_bit_floats_stay_what_they_are_when_latent_keys_are_transposed(quantised_models: QuantisedModels) -> None:
     dense = quantised_models("deepseek_v3", "fp8").ftw.dense
     assert {dense[f"layers.0.attn.{name}"].codec for name in ("q", "k_up", "v_up", "o")} == {"fp8"}
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5_moe"])
+def test_8_bit_floats_stay_what_they_are_when_delta_nets_are_cut_by_heads(
+    quantised_models: QuantisedModels, family: str
+) -> None:
+    dense = quantised_models(family, "fp8").ftw.dense
+    assert {dense[f"layers.0.delta.{name}"].codec for name in ("q", "k", "v", "gate", "o")} == {"fp8"}
+    assert {dense[f"layers.1.attn.{name}"].codec for name in ("q", "gate", "k", "o")} == {"fp8"}
+    assert {dense[f"layers.0.delta.{name}"].codec for name in ("beta", "decay")} == {"f32"}

@@ -133,17 +133,23 @@ def _compressed(format_name: str, scheme: _CompressedTensors) -> dict[str, Any]:
     }
 
 
+_MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 _FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 _LINEARS = r"\.((shared_)?experts(\.\d+)?|self_attn)\.\w*_proj\w*\.weight$"
+# Qwen leaves alone what gives the strengths of updates and their decay.
+_QWEN_LINEARS = r"\.(shared_expert|experts\.\d+|self_attn|linear_attn)\.(?!in_proj_[ab])\w*proj\w*\.weight$"
 _EXPERTS = r"\.experts\.\d+\.\w+\.weight$"
 _FUSED = r"\.experts\.(gate_up|down)_proj$"
 
 # By family and the codec that the experts' layout becomes.
 VENDORS: Mapping[tuple[str, str], Vendor] = {
     ("qwen3_moe", "fp8"): Vendor(_FP8, _LINEARS, _Fp8Blocks()),
+    ("qwen3_next", "fp8"): Vendor(_FP8, _QWEN_LINEARS, _Fp8Blocks()),
+    ("qwen3_5_moe", "fp8"): Vendor(_FP8, _QWEN_LINEARS, _Fp8Blocks()),
+    ("qwen3_5_moe", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("deepseek_v3", "fp8"): Vendor(_FP8, _LINEARS, _Fp8Blocks()),
     ("qwen3_moe", "mxfp8"): Vendor(_compressed("mxfp8-quantized", _MXFP8), _LINEARS, _MXFP8),
     ("qwen3_moe", "nvfp4"): Vendor(_compressed("nvfp4-pack-quantized", _NVFP4), _LINEARS, _NVFP4),
-    ("mixtral", "nvfp4"): Vendor({"quant_method": "modelopt", "quant_algo": "NVFP4"}, _EXPERTS, _modelopt_nvfp4),
+    ("mixtral", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("gpt_oss", "mxfp4"): Vendor({"quant_method": "mxfp4"}, _FUSED, _as_gpt_oss),
 }

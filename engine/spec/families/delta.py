@@ -91,6 +91,7 @@ QWEN3_NEXT = Family(
         dense_layers=key("mlp_only_layers", default=()),
     ),
     only={"attention_bias": (False,), "use_sliding_window": (False,)},
+    tested=("f32", "fp8"),
 )
 
 QWEN3_5_MOE = Family(
@@ -109,6 +110,7 @@ QWEN3_5_MOE = Family(
     ),
     dense_width=None,
     only={"attention_bias": (False,), "attn_output_gate": (True,), "norm_topk_prob": (True,)},
+    tested=("f32", "fp8", "nvfp4"),
     also=("qwen3_5_moe_text",),  # the decoder by itself
 )
 
