@@ -66,6 +66,7 @@ int state_of(const OpReader& op, int64_t values) {
     op.require(state < states.states(), "there is no state " + std::to_string(state));
     op.require(states.values(state) == values, "its state has " + std::to_string(states.values(state)) +
                                                    " values instead of " + std::to_string(values));
+    op.require(op.builder.storage().states.insert(state).second, "its state is that of another operation");
     return state;
 }
 

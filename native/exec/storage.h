@@ -58,6 +58,7 @@ struct Storage {
     // orders of the operation.
     std::map<std::tuple<int, ActivationForm, int>, std::unique_ptr<PackedRows>> ordered_rows;
     std::set<std::vector<int32_t>> orders;  // equal ones are one
+    std::set<int> states;                   // that an operation keeps
     Workspace workspace;
     ExpertCounters experts;
     Routing routing;

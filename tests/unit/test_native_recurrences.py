@@ -11,6 +11,7 @@ import pytest
 from engine import _native
 from engine.base.errors import UnsupportedError
 from engine.program.executor import Floats
+from engine.program.native import NativeExecutor
 from tests.unit.recurrence_rig import VOCAB, Case, Rig, Run, advance, conv, delta_rule, ssm, tokens_of, vector
 
 LENGTH = 50
@@ -197,3 +198,11 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
     case, message = REFUSED[name]
     with pytest.raises(UnsupportedError, match=message):
         Rig(case).executor()
+
+
+def test_two_operations_with_one_state_are_refused(rig: Rig) -> None:
+    program = rig.program()
+    embed, op, select = program.ops
+    doubled = replace(program, ops=(embed, op, op, select))
+    with pytest.raises(UnsupportedError, match="that of another operation"):
+        NativeExecutor(doubled, rig.tensors(), ())
