@@ -210,7 +210,7 @@ class ContextMemory:
         """Keep the lease's last border for others, if `border` is it and it can be taken up there."""
         if lease.last is not None and lease.last.node.depth * PAGE_TOKENS == border:
             self.checkpoints.keep(lease.last, rank)
-        elif not self.traits.stateful and self.traits.reach and border == lease.shared * PAGE_TOKENS:
+        elif self.traits.reach and not self.traits.stateful and border == lease.shared * PAGE_TOKENS > 0:
             self._place(lease, Save(border, -1, rank, kept=True))
 
     def close(self, lease: Lease) -> None:

@@ -54,8 +54,7 @@ def borders_of_edge(anchor: Anchor) -> tuple[int, ...]:
     """The border before an edge and, where the header behind an opening edge crosses one, the next."""
     position, opens = anchor
     border = page_border(position)
-    # What is kept up to a border serves edits up to a page behind it.
-    if opens and position + HEADER_TOKENS > border + PAGE_TOKENS:
+    if opens and position + HEADER_TOKENS >= border + PAGE_TOKENS:
         return border, border + PAGE_TOKENS
     return (border,)
 

@@ -1,218 +1,83 @@
-"""Context memory against a plain model: sets of prefixes, a list of pages and what each of them holds."""
+"""Context memory against a plain model of it, and the cases that are worth a name."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.base.errors import DoesNotFitError
+from engine.memory.blocks import BlockKind, ContextRoom
 from engine.memory.context import ContextMemory, Lease
-from engine.memory.pages import PAGE_TOKENS, PagePool
-
-Prefix = tuple[int, ...]
-
-letters = st.integers(0, 2)
-# Few distinct pages, so that prefixes meet, and a tail that ends within a page.
-prompts = st.builds(
-    lambda pages, tail: [letter for page in pages for letter in [page] * PAGE_TOKENS] + [9] * tail,
-    st.lists(letters, max_size=5),
-    st.integers(1, PAGE_TOKENS - 1),
-)
-
-
-@dataclass(eq=False)
-class LiveRequest:
-    lease: Lease
-    tokens: list[int]
-    computed: int = 0
-
-
-class ContextMachine(RuleBasedStateMachine):
-    """Requests come, compute, share, finish; the memory grows and shrinks. No page may ever hold the wrong tokens."""
-
-    @initialize(capacity=st.integers(1, 12))
-    def start(self, capacity: int) -> None:
-        self.memory = ContextMemory(capacity)
-        self.capacity = capacity
-        self.live: list[LiveRequest] = []
-        self.contents: dict[tuple[int, int], Prefix] = {}  # (page, slot) -> the tokens up to and with it
-        self.known: dict[Prefix, int] = {}  # whole-page prefixes in the tree -> when they were last unpinned
-        self.clock = 0
-
-    @rule(tokens=prompts)
-    def open(self, tokens: list[int]) -> None:
-        request = LiveRequest(self.memory.open(), tokens)
-        request.computed = self.memory.reuse(request.lease, tokens)
-        limit = (len(tokens) - 1) // PAGE_TOKENS
-        expected = 0
-        while expected < limit and tuple(tokens[: (expected + 1) * PAGE_TOKENS]) in self.known:
-            expected += 1
-        assert request.computed == expected * PAGE_TOKENS
-        self.live.append(request)
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data(), count=st.integers(1, 40), extra=st.lists(letters, max_size=20))
-    def compute(self, data: st.DataObject, count: int, extra: list[int]) -> None:
-        request = data.draw(st.sampled_from(self.live))
-        request.tokens = request.tokens + extra
-        goal = min(len(request.tokens), request.computed + count)
-        missing = max(0, -(-goal // PAGE_TOKENS) - len(request.lease.pages))
-        free = self.capacity - self.used()
-        possible = missing <= free + len(self.unpinned())
-        assert self.memory.reserve(request.lease, goal) == possible
-        if not possible:
-            return
-        self.forget(missing - free)
-        for position in range(request.computed, goal):
-            place = (request.lease.pages[position // PAGE_TOKENS], position % PAGE_TOKENS)
-            self.contents[place] = tuple(request.tokens[: position + 1])
-        request.computed = goal
-        self.memory.keep(request.lease, request.tokens, goal)
-        for end in range(PAGE_TOKENS, goal + 1, PAGE_TOKENS):
-            self.known.setdefault(tuple(request.tokens[:end]), 0)
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def catch_up(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.live))
-        request.computed = max(request.computed, self.memory.reuse(request.lease, request.tokens))
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def close(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.live))
-        before = self.unpinned()
-        self.live.remove(request)
-        self.memory.close(request.lease)
-        self.clock += 1
-        for prefix in self.unpinned() - before:
-            self.known[prefix] = self.clock
-
-    @rule(capacity=st.integers(1, 16))
-    def resize(self, capacity: int) -> None:
-        if capacity >= self.capacity:
-            self.memory.grow(capacity)
-        else:
-            held = self.used() - len(self.unpinned())
-            if held > capacity:
-                with pytest.raises(DoesNotFitError, match=str(held * PAGE_TOKENS)):
-                    self.memory.shrink(capacity, self.copy)
-                return
-            excess = self.used() - capacity
-            self.memory.shrink(capacity, self.copy)
-            self.forget(excess)
-        self.capacity = capacity
-        self.contents = {place: held for place, held in self.contents.items() if place[0] < capacity}
-
-    def copy(self, source: int, target: int) -> None:
-        for slot in range(PAGE_TOKENS):
-            if (source, slot) in self.contents:
-                self.contents[target, slot] = self.contents[source, slot]
-
-    def used(self) -> int:
-        return len(self.known) + sum(len(r.lease.pages) - r.lease.shared for r in self.live)
-
-    def unpinned(self) -> set[Prefix]:
-        held = {
-            tuple(r.tokens[:end])
-            for r in self.live
-            for end in range(PAGE_TOKENS, r.lease.shared * PAGE_TOKENS + 1, PAGE_TOKENS)
-        }
-        return set(self.known) - held
-
-    def forget(self, count: int) -> None:
-        for _ in range(count):
-            parents = {prefix[:-PAGE_TOKENS] for prefix in self.known}
-            oldest = min(self.unpinned() - parents, key=lambda prefix: self.known[prefix])
-            del self.known[oldest]
-
-    @invariant()
-    def pages_hold_what_requests_computed(self) -> None:
-        for request in self.live:
-            pages = request.lease.pages
-            assert len(set(pages)) == len(pages)
-            for position in range(request.computed):
-                place = (pages[position // PAGE_TOKENS], position % PAGE_TOKENS)
-                assert self.contents[place] == tuple(request.tokens[: position + 1])
-
-    @invariant()
-    def tree_is_the_plain_model(self) -> None:
-        found: dict[Prefix, int] = {}
-        stack: list[tuple[Prefix, object]] = [((), self.memory.tree.root)]
-        while stack:
-            prefix, node = stack.pop()
-            for tokens, child in node.children.items():  # type: ignore[attr-defined]
-                found[prefix + tokens] = child.page
-                stack.append((prefix + tokens, child))
-        assert set(found) == set(self.known)
-        for prefix, page in found.items():
-            assert self.contents[page, PAGE_TOKENS - 1] == prefix
-        assert self.memory.tree.evictable == len(self.unpinned())
-
-    @invariant()
-    def every_page_has_one_owner(self) -> None:
-        owned = [node.page for node in self.memory.tree.nodes()]
-        owned += [page for r in self.live for page in r.lease.pages[r.lease.shared :]]
-        assert len(set(owned)) == len(owned)
-        assert all(page < self.capacity for page in owned)
-        assert self.memory.pool.free == self.capacity - len(owned)
-
+from engine.memory.lookup import ContextTraits, Reuse
+from engine.memory.pages import PAGE_TOKENS
+from engine.memory.pools import BlockPool
+from engine.memory.resizing import shrink
+from engine.memory.retention import Rank
+from tests.unit.context_machine import ContextMachine
 
 TestContextMachine = ContextMachine.TestCase
-TestContextMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestContextMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+HYBRID = ContextTraits(0, stateful=True)
 
 
-def test_pool_hands_out_low_pages_first_and_takes_them_back_once() -> None:
-    pool = PagePool(4)
-    first = pool.take(3)
-    assert first == [0, 1, 2]
+class NoCopies:
+    def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
+        """Contents do not matter here."""
+
+
+def memory_of(pages: int, windows: int = 0, states: int = 0, traits: ContextTraits | None = None) -> ContextMemory:
+    return ContextMemory(ContextRoom(pages, windows, states), traits or ContextTraits(), NoCopies())
+
+
+def compute(
+    memory: ContextMemory, tokens: list[int], wanted: dict[int, Rank] | None = None, lease: Lease | None = None
+) -> Reuse:
+    """Have a request compute `tokens` and end; what it reused."""
+    lease = lease or memory.open()
+    reuse = memory.reuse(lease, tokens)
+    assert memory.reserve(lease, len(tokens))
+    memory.plan_saves(lease, reuse.position, len(tokens), wanted or {})
+    memory.keep(lease, tokens, len(tokens))
+    memory.close(lease)
+    return reuse
+
+
+def test_pool_hands_out_low_blocks_first_and_takes_them_back_once() -> None:
+    pool = BlockPool("page", 4)
+    assert pool.take(3) == [0, 1, 2]
     pool.give([1])
     assert pool.take(1) == [1]
     pool.give([0])
-    with pytest.raises(AssertionError, match="page 0"):
+    with pytest.raises(AssertionError, match="page block 0"):
         pool.give([0])
 
 
 def test_finished_prompt_and_answer_are_both_reused() -> None:
-    memory = ContextMemory(8)
-    conversation = list(range(40))
-    lease = memory.open()
-    assert memory.reserve(lease, 40)
-    memory.keep(lease, conversation, 40)
-    memory.close(lease)
-    again = memory.open()
-    assert memory.reuse(again, [*conversation, 7, 7]) == 32
-    other = memory.open()
-    assert memory.reuse(other, conversation[:32]) == 16  # the last token is always computed
+    memory, conversation = memory_of(8), list(range(40))
+    assert compute(memory, conversation) == Reuse(0, 0, "new")
+    assert memory.reuse(memory.open(), [*conversation, 7, 7]) == Reuse(32, 32, "last")
+    assert memory.reuse(memory.open(), conversation[:32]).position == 16  # the last token is always computed
 
 
 def test_two_requests_that_compute_the_same_page_end_up_sharing_it() -> None:
-    memory = ContextMemory(4)
-    tokens = [5] * 20
+    memory, tokens = memory_of(4), [5] * 20
     one, two = memory.open(), memory.open()
     assert memory.reserve(one, 20)
     assert memory.reserve(two, 20)
-    assert memory.pool.free == 0
+    assert memory.pages.free == 0
     memory.keep(one, tokens, 20)
     memory.keep(two, tokens, 20)
     assert one.pages[0] == two.pages[0]
     assert one.pages[1] != two.pages[1]
-    assert memory.pool.free == 1
+    assert memory.pages.free == 1
 
 
 def test_a_whole_old_conversation_goes_before_any_of_a_newer_one() -> None:
-    memory = ContextMemory(8)
-    old, new = [1] * 49, [2] * 49
-    for tokens in (new, old, new):  # the newer one was there first, and was used again
-        lease = memory.open()
-        start = memory.reuse(lease, tokens)
-        assert memory.reserve(lease, 48)
-        memory.keep(lease, tokens, max(start, 48))
-        memory.close(lease)
+    memory = memory_of(8)
+    old, new = [1] * 48, [2] * 48
+    for tokens in (new, old, [*new, 2]):  # the newer one was there first, and was used again
+        compute(memory, tokens)
     lease = memory.open()
     assert memory.reserve(lease, 4 * PAGE_TOKENS)  # two pages are free, so two of the old conversation's must go
     assert len(memory.tree.match(old, 3)) == 1
@@ -224,9 +89,86 @@ def test_a_whole_old_conversation_goes_before_any_of_a_newer_one() -> None:
 
 
 def test_shrink_refuses_with_the_numbers_of_the_live_requests() -> None:
-    memory = ContextMemory(4)
+    memory = memory_of(4)
     lease = memory.open()
     assert memory.reserve(lease, 40)
     with pytest.raises(DoesNotFitError, match=r"hold 48 tokens.*32 more than --kv 16"):
-        memory.shrink(1, lambda source, target: pytest.fail("nothing may be copied"))
+        shrink(memory, ContextRoom(1), NoCopies())
     assert lease.pages == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ([1] * 100 + [2] * 50, Reuse(96, 100, "differs")),
+        ([1] * 97, Reuse(96, 97, "last")),
+        ([1] * 50 + [2] * 50, Reuse(32, 50, "state")),
+        ([1] * 33 + [2] * 50, Reuse(32, 33, "differs")),
+        ([1] * 9 + [2] * 50, Reuse(0, 9, "differs")),
+        ([2] * 50, Reuse(0, 0, "new")),
+    ],
+)
+def test_a_recurrent_model_goes_on_from_the_checkpoint_before_the_difference(
+    prompt: list[int], expected: Reuse
+) -> None:
+    memory = memory_of(20, states=4, traits=HYBRID)
+    compute(memory, [1] * 100 + [3] * 12, {32: Rank.OPENING, 96: Rank.END})
+    assert memory.reuse(memory.open(), prompt) == expected
+
+
+def test_the_end_of_a_request_and_a_cancelled_prompt_are_checkpoints_at_their_last_borders() -> None:
+    memory = memory_of(20, states=4, traits=HYBRID)
+    lease, tokens = memory.open(), list(range(200))
+    memory.reuse(lease, tokens)
+    for start, end in ((0, 64), (64, 70), (70, 71)):
+        assert memory.reserve(lease, end)
+        memory.plan_saves(lease, start, end, {})
+        memory.keep(lease, tokens, end)
+    memory.close(lease)
+    assert memory.reuse(memory.open(), tokens) == Reuse(64, 64, "differs")
+
+
+def test_what_made_way_is_told_from_what_was_never_there() -> None:
+    memory = memory_of(8)
+    compute(memory, [1] * 112)
+    compute(memory, [2] * 64)
+    assert memory.reuse(memory.open(), [1] * 112).why == "forgotten"
+    assert memory.reuse(memory.open(), [3] * 112).why == "new"
+
+
+def test_windows_behind_the_reach_make_way_and_a_checkpoint_keeps_its_own() -> None:
+    memory = memory_of(40, windows=6, traits=ContextTraits(reach=32))
+    lease, tokens = memory.open(), list(range(100, 500))
+    for start in range(0, 400, 16):
+        assert memory.reserve(lease, start + 16)
+        memory.plan_saves(lease, start, start + 16, {160: Rank.OPENING} if start < 160 <= start + 16 else {})
+        memory.keep(lease, tokens, start + 16)
+    memory.close(lease)
+    assert memory.reuse(memory.open(), [*tokens[:170], *[7] * 9]) == Reuse(160, 170, "differs")
+    assert memory.reuse(memory.open(), [*tokens[:100], 7, 7]) == Reuse(0, 100, "window")
+    assert memory.reuse(memory.open(), [*tokens, 7, 7]).position == 400
+
+
+def test_the_checkpoint_that_was_not_used_for_longest_goes_first() -> None:
+    memory = memory_of(40, states=5, traits=HYBRID)
+    prompts = [[number] * 32 for number in range(4)]
+    for prompt in prompts:
+        compute(memory, prompt)
+    lease = memory.open()
+    assert memory.reuse(lease, [*prompts[0], 9]).position == 32
+    memory.close(lease)
+    compute(memory, [7] * 32)  # takes two states, one of which is its own while it runs
+    found = [memory.look_up(memory.open(), [*prompt, 9]).reuse.position for prompt in prompts]
+    assert found == [32, 0, 32, 32]
+
+
+def test_a_lone_request_takes_the_state_of_the_checkpoint_where_there_is_no_other() -> None:
+    memory = memory_of(8, states=1, traits=HYBRID)
+    lease = memory.open()
+    assert memory.reserve(lease, 32)
+    memory.keep(lease, [1] * 32, 32)
+    memory.close(lease)
+    assert memory.available("state") == 1
+    lease = memory.open()
+    assert memory.reuse(lease, [1] * 40).position == 0  # there was no block for a checkpoint
+    assert memory.reserve(lease, 40)
