@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.program.weights import Floats, Weights
-from engine.spec.recurrent import DeltaNet
+from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.rope import Rope, YarnScaling
 from engine.spec.schema import Attention, Dense, LatentAttention, Moe, Spec
 from engine.spec.tensors import layer_tensors
@@ -50,6 +50,14 @@ def _latent(change: Callable[[LatentAttention], LatentAttention]) -> Change:
 
 def _delta(change: Callable[[DeltaNet], DeltaNet]) -> Change:
     return lambda spec: _mixers(spec, DeltaNet, change)
+
+
+def _state_space(change: Callable[[Any], Any]) -> Change:
+    return lambda spec: _mixers(spec, (Mamba | Mamba2), change)  # type: ignore[arg-type]
+
+
+def _step_bounds(**changes: float) -> Change:
+    return lambda spec: _mixers(spec, Mamba2, lambda mixer: replace(mixer, **changes))
 
 
 def _rope(change: Callable[[Rope], Rope]) -> Change:
@@ -105,13 +113,13 @@ def _window(mixer: Attention, by: int) -> Attention:
 
 def _no_clamp(moe: Moe) -> Moe:
     activation = moe.experts.activation
-    changed = activation if activation.name == "silu" else replace(activation, limit=100.0)
+    changed = replace(activation, limit=100.0) if activation.name == "clamped_silu" else activation
     return replace(moe, experts=replace(moe.experts, activation=changed))
 
 
 def _other_alpha(moe: Moe) -> Moe:
     activation = moe.experts.activation
-    changed = activation if activation.name == "silu" else replace(activation, alpha=1.0)
+    changed = replace(activation, alpha=1.0) if activation.name == "clamped_silu" else activation
     return replace(moe, experts=replace(moe.experts, activation=changed))
 
 
@@ -147,6 +155,12 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "delta scale": _delta(lambda mixer: replace(mixer, scale=mixer.scale * 1.05)),
     "delta norm eps": _delta(lambda mixer: replace(mixer, norm_eps=1e-1)),
     "delta gate": _delta(_other_gate),
+    "state space norm eps": _state_space(lambda mixer: replace(mixer, norm_eps=1e-1)),
+    "state space biases": _state_space(lambda mixer: replace(mixer, bias=False)),
+    "convolution biases": _state_space(lambda mixer: replace(mixer, conv_bias=False)),
+    "lowest step": _step_bounds(step_min=0.0),
+    "highest step": _step_bounds(step_max=0.0),
+    "short convolution biases": lambda spec: _mixers(spec, ShortConv, lambda mixer: replace(mixer, bias=False)),
     "rope scaling dropped": _scaled_rope(lambda _scaling: None),
     "yarn magnitude": _yarn(magnitude=1.0),
     "yarn factor": _yarn(factor=3.0),
@@ -226,6 +240,10 @@ def _swap_gate_and_up(layer: int, expert: int, weights: Weights) -> Mapping[str,
     return {**tensors, "gate": tensors["up"], "up": tensors["gate"]}
 
 
+def _experts_have_gates(spec: Spec) -> bool:
+    return any(isinstance(layer.ffn, Moe) and layer.ffn.experts.activation.is_gated for layer in spec.layers)
+
+
 def _drop_biases(layer: int, expert: int, weights: Weights) -> Mapping[str, Floats]:
     tensors = weights.expert(layer, expert)
     return {name: values for name, values in tensors.items() if not name.endswith("_bias")}
@@ -262,7 +280,7 @@ class WeightChange:
 WEIGHT_CHANGES: Mapping[str, WeightChange] = {
     "experts swapped": WeightChange(_swap_experts, lambda spec: bool(spec.moe_layers)),
     "experts of two layers swapped": WeightChange(_swap_layers, lambda spec: len(spec.moe_layers) > 1),
-    "gate and up swapped": WeightChange(_swap_gate_and_up, lambda spec: bool(spec.moe_layers)),
+    "gate and up swapped": WeightChange(_swap_gate_and_up, _experts_have_gates),
     "expert biases dropped": WeightChange(_drop_biases, _experts_have_biases),
 }
 
@@ -274,6 +292,16 @@ DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {
     "decay rates": ("delta.a_log", lambda values: values + np.float32(0.1)),
     "decay biases": ("delta.dt_bias", np.zeros_like),
     "update strengths": ("delta.beta", np.zeros_like),
+    "state space convolution turned": ("mamba.conv", lambda values: values[::-1].copy()),
+    "state space decay rates": ("mamba.a_log", lambda values: values + np.float32(0.1)),
+    "state space step biases": ("mamba.dt_bias", np.zeros_like),
+    "what passes the state by": ("mamba.d", np.zeros_like),
+    "state space norm": ("mamba.norm", np.ones_like),
+    "norm of steps": ("mamba.step_norm", np.ones_like),
+    "norm of a state's input": ("mamba.b_norm", np.ones_like),
+    "norm of a state's output": ("mamba.c_norm", np.ones_like),
+    "short convolution turned": ("conv.w", lambda values: values[::-1].copy()),
+    "gate before a short convolution": ("conv.before", np.zeros_like),
 }
 
 
