@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.base.errors import FreetokenError, UsageError
+from engine.base.errors import FreetokenError, NotFoundError, UsageError
 from freetoken_cli.chat import Chat
 from freetoken_cli.conversation import Conversation
 
@@ -63,6 +63,8 @@ class SavedSession:
 
     def load(self) -> Conversation:
         """The conversation. Raises NotFoundError or CorruptFileError."""
+        if self.folder is not None and not self.conversation.exists():
+            raise NotFoundError(f"There is no session {self.name}.", "/save NAME begins one.")
         return Conversation.load(self.conversation)
 
     def load_context(self, chat: Chat) -> Iterator[str]:

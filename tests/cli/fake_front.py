@@ -133,6 +133,15 @@ class Handler(BaseHTTPRequestHandler):
             return {**loaded[name], "load": 0.25 if fresh else None, "notes": []}
         if name not in loaded:
             raise Refusal(404, "NotFoundError", f"{name} is not loaded.", "freetoken ps lists what is.")
+        if self.path == "/control/save":
+            if body["messages"][-1]["content"].startswith("FORGOTTEN"):
+                raise Refusal(404, "NotFoundError", "Nothing of this conversation is in context memory.")
+            Path(body["path"]).write_text(name)
+            return {"tokens": 16 * len(body["messages"]), "bytes": 4096}
+        if self.path == "/control/restore":
+            if Path(body["path"]).read_text() != name:
+                raise Refusal(500, "UnsupportedError", "The context belongs to another model.", "Save it again.")
+            return {"tokens": 16, "total": 32}
         if self.path == "/control/stop":
             del loaded[name]
             return {"stopped": [name]}

@@ -193,6 +193,9 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
         ("/set", "/set takes a name and a value."),
         ("/resize", "/resize takes kv VALUE"),
         ("/resize kv 32q", "'32q' is not a KV budget"),
+        ("/load nowhere", "There is no session nowhere."),
+        ("/save", "/save takes a name or a file."),
+        ("/save two words", "'two words' cannot be the name of a session."),
         ("/load nowhere.json", "There is no file nowhere.json."),
         ("/save /nowhere/chat.json", "No such file or folder (/nowhere/chat.json"),
         ("/think maybe", "/think takes on, off or auto."),
@@ -235,13 +238,16 @@ def test_save_and_load(terminal: Terminal, home: Home) -> None:
     terminal.ask("first words")
     terminal.expect("FIRST WORDS")
     terminal.ask("/save talk.json")
-    terminal.expect("Saved to talk.json.")
+    terminal.expect("Saved 2 messages to talk.json.")
+    terminal.expect("Saved its context: 32 tokens, 4.00 KiB.")
     terminal.ask("/clear")
     terminal.ask("/load talk.json")
-    terminal.expect("Loaded 2 messages")
+    terminal.expect("Loaded 2 messages from talk.json.")
+    terminal.expect("Restored the context: 16 tokens of 32, for which there is no room.")
     terminal.ask("count")
     terminal.expect("3 messages")
     assert terminal.leave() == 0
+    assert (home.folder / "talk.json.context").read_text() == "demo"
     saved = json.loads((home.folder / "talk.json").read_text())
     assert [message["role"] for message in saved["messages"]] == ["user", "assistant"]
 
