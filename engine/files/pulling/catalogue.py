@@ -15,7 +15,7 @@ from engine.base.sampling import OF_MODEL, PARAMETERS
 from engine.files.hub.address import HubRepo, is_hub_id
 from engine.files.sources.upcycle import Upcycle
 from engine.files.untrusted import Table
-from engine.spec.families import FAMILIES
+from engine.spec.families import is_known
 
 FILE_NAME = "models.toml"
 WHERE_TO_LOOK = (
@@ -69,7 +69,7 @@ class Model:
     @property
     def runs(self) -> bool:
         """Whether this release runs the family."""
-        return self.family in FAMILIES
+        return is_known(self.family)
 
 
 def read_catalogue() -> dict[str, Model]:

@@ -20,7 +20,7 @@ from engine.spec.families.sparse import SPARSE_FAMILIES
 from engine.spec.layout import Layout
 from engine.spec.schema import Spec
 
-__all__ = ["FAMILIES", "Family", "Tensors", "find_family", "layout", "resolve", "spec_from_config"]
+__all__ = ["FAMILIES", "Family", "Tensors", "find_family", "is_known", "layout", "resolve", "spec_from_config"]
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
@@ -51,6 +51,11 @@ def _decoder(config: Mapping[str, Any]) -> Config:
     """The part of config.json that describes the decoder."""
     whole, inside = Config(config), find_family(config).inside
     return whole.inner(inside) if config.get(inside) is not None else whole
+
+
+def is_known(model_type: str) -> bool:
+    """Whether this release runs the models that call themselves so."""
+    return model_type in _BY_MODEL_TYPE
 
 
 def layout(spec: Spec, tensors: Tensors) -> Layout:
