@@ -21,7 +21,7 @@ MANY_PAIRS = 4  # an expert, from which on its weights are decoded once for all 
 MOST_PAIRS = 65535  # rows of a grid
 
 ALIGNED_BYTES = 256
-GLU_KINDS = {"silu": 0, "clamped_silu": 1}
+GLU_KINDS = {"silu": 0, "clamped_silu": 1, "relu2": 2}
 _NO_VECTOR = (1 << 64) - 1
 
 
@@ -54,8 +54,8 @@ class RecordShape:
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether gate and up read their input rounded to blocks; both do or neither."""
-        return _is_integer(self.fields["gate_up" if self.is_interleaved else "gate"])
+        """Whether up, and gate where there is one, read their input rounded to blocks; both do or neither."""
+        return _is_integer(self.fields["gate_up" if self.is_interleaved else "up"])
 
     @property
     def padded_width(self) -> int:
@@ -177,7 +177,8 @@ class SlotProducts:
             gate_up = shape.fields["gate_up"]
             self._multiply(stream, which, gate_up, 2 * shape.padded_width, x, False, pairs, room.gate_up)
         else:
-            for name, column in (("gate", 0), ("up", shape.padded_width)):
+            columns = {"gate": 0, "up": shape.padded_width}
+            for name, column in ((name, column) for name, column in columns.items() if name in shape.fields):
                 part = Rows(room.gate_up.address + 4 * column, room.gate_up.bytes)
                 self._multiply(stream, which, shape.fields[name], shape.width, x, False, pairs, part)
         self._activate(stream, which, pairs, activation)

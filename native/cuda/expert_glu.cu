@@ -13,7 +13,8 @@ static inline float biased(float value, const uint8_t* slots, uint64_t slot_stri
 }
 
 // h[pair][i] = glu(gate + gate bias, up + up bias), i < width. A row of gate_up has 16 values of gate and 16 of up in
-// turn (interleaved), or gate, filled up to a multiple of 16, and then up. kind 0: silu, 1: clamped silu.
+// turn (interleaved), or gate, filled up to a multiple of 16, and then up. kind 0: silu, 1: clamped silu, 2: relu2, of
+// up alone; the place of gate has no meaning then.
 extern "C" __global__ void expert_glu(const uint8_t* slots, uint64_t slot_stride, uint64_t gate_bias, uint64_t up_bias,
                                       int interleaved, int width, int kind, float alpha, float limit,
                                       const int32_t* target, int which, const int32_t* rows, int top_k,
@@ -24,10 +25,14 @@ extern "C" __global__ void expert_glu(const uint8_t* slots, uint64_t slot_stride
     const float* row = gate_up + static_cast<int64_t>(pair) * gate_up_stride;
     const int at = interleaved != 0 ? i / kTileRows * 2 * kTileRows + i % kTileRows : i;
     const int to_up = interleaved != 0 ? kTileRows : (width + kTileRows - 1) / kTileRows * kTileRows;
-    const float gate = biased(row[at], slots, slot_stride, gate_bias, target[pair], i);
     const float up = biased(row[at + to_up], slots, slot_stride, up_bias, target[pair], i);
-    h[static_cast<int64_t>(pair) * h_stride + i] =
-        kind == 0 ? silu_glu(gate, up) : clamped_silu_glu(gate, up, alpha, limit);
+    float* own = h + static_cast<int64_t>(pair) * h_stride + i;
+    if (kind == 2) {
+        *own = relu2(up);
+        return;
+    }
+    const float gate = biased(row[at], slots, slot_stride, gate_bias, target[pair], i);
+    *own = kind == 0 ? silu_glu(gate, up) : clamped_silu_glu(gate, up, alpha, limit);
 }
 
 // y[pair][i] += the vector at `offset`, i < n.
