@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -28,9 +28,10 @@ class Job:
     sampling: Sampling
     anchors: tuple[Anchor, ...] = ()
 
-    def request(self, number: int, anchor_ids: Mapping[int, bool]) -> Generate:
-        """The choice as a request to a worker; `anchor_ids` are those of the model's tokenizer."""
-        return Generate(number, self.prompt, self.max_tokens, self.stop_ids, self.sampling, self.anchors, anchor_ids)
+    def request(self, number: int, text: Text) -> Generate:
+        """The choice as a request to a worker, with the anchors of what the model generates."""
+        edges = (self.anchors, text.anchor_ids, text.anchor_runs)
+        return Generate(number, self.prompt, self.max_tokens, self.stop_ids, self.sampling, *edges)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> As
     held: list[ScoredToken] = []
     heard = reused = 0
     began = first = time.monotonic()
-    messages = client.generate(lambda number: job.request(number, text.anchor_ids))
+    messages = client.generate(lambda number: job.request(number, text))
     async with aclosing(messages):
         async for message in messages:
             if isinstance(message, Progress):

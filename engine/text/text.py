@@ -106,17 +106,37 @@ class Text:
         """Every token at which something opens (True) or with which something closes, for what a model generates.
 
         Of the control tokens those that templates write, that end an answer, or that are called after something that
-        clients cut; vocabularies have thousands of unused ones. Besides, markers of the templates that are ordinary
-        tokens, but single ones.
+        clients cut; vocabularies have thousands of unused ones. Besides, markers of the templates that are single
+        ordinary tokens.
         """
-        spelling, guard = self._vocabulary.text_of, self._vocabulary.guard
+        spelling = self._vocabulary.text_of
         written = "\n".join(self._sources.values())
         sources = "\n".join([written, *(text for name, text in self._variables.items() if name in written)])
         tokens = {token for token in self._vocabulary.control_ids if has_subject(spelling(token))}
         tokens |= {token for token in self._vocabulary.control_ids if spelling(token) in sources} | self.eos_ids
-        markers = map(self._vocabulary.id_of, plain_markers(self._sources.values(), guard.tokens))
+        markers = map(self._vocabulary.id_of, self._plain_markers)
         tokens |= {token for token in markers if token is not None}
         return {token: token not in self.eos_ids and not closes(spelling(token)) for token in sorted(tokens)}
+
+    @cached_property
+    def anchor_runs(self) -> tuple[tuple[tuple[int, ...], bool], ...]:
+        """The same for markers that are several tokens each, as far as these depend on nothing around the marker.
+
+        Its last character often shares a token with what follows, so it is left out.
+        """
+        before = self.encode("\n")
+        runs = {}
+        for marker in sorted(self._plain_markers):
+            if self._vocabulary.id_of(marker) is None:
+                ids = self.encode("\n" + marker[:-1])
+                run = tuple(ids[len(before) :]) if ids[: len(before)] == before else ()
+                if len(run) > 1:  # a single token would be a word that stands anywhere
+                    runs[run] = not closes(marker)
+        return tuple(runs.items())
+
+    @cached_property
+    def _plain_markers(self) -> frozenset[str]:
+        return plain_markers(self._sources.values(), self._vocabulary.guard.tokens)
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text: whatever it holds, none of them is a control token."""

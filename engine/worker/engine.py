@@ -168,6 +168,7 @@ class Engine:
             sampling=message.sampling,
             anchors=list(message.anchors),
             anchor_ids=message.anchor_ids,
+            anchor_runs=message.anchor_runs,
             arrived=self._clock(),
         )
         self._scheduler.submit(request)
@@ -192,7 +193,7 @@ class Engine:
             self._totals["cached_tokens"] += request.cached_tokens
         self._totals["generated_tokens"] += 1
         finish = request.append(choice.token, self._scheduler.limit)
-        self._scheduler.note_edges(request, request.anchor_ids.get(choice.token))
+        self._scheduler.note_edges(request, *request.edge_at_end())
         out: list[Message] = []
         if finish != "stop":
             logprobs = (choice.logprob,) if choice.logprob is not None else ()

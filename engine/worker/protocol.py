@@ -103,7 +103,7 @@ class Generate(Message):
     Anchors are where a later prompt is likely to part from this one: edges of turns, thinking and tools. `anchors` are
     those in the prompt, ascending: how many tokens lie before the edge, and whether something opens there (True) or
     has just closed. `anchor_ids` are the tokens that open (True, the edge is before them) or close something wherever
-    the model generates them.
+    the model generates them, `anchor_runs` what several tokens in a row spell that does.
     """
 
     kind: ClassVar[str] = "generate"
@@ -114,6 +114,7 @@ class Generate(Message):
     sampling: Sampling = field(default_factory=Sampling)
     anchors: tuple[tuple[int, bool], ...] = ()
     anchor_ids: Mapping[int, bool] = field(default_factory=dict)
+    anchor_runs: tuple[tuple[tuple[int, ...], bool], ...] = ()
 
 
 @dataclass(frozen=True)

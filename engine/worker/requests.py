@@ -29,6 +29,7 @@ class Request:
     arrived: float
     anchors: list[Anchor] = field(default_factory=list)  # in prompt and answer, ascending
     anchor_ids: Mapping[int, bool] = field(default_factory=dict)
+    anchor_runs: Sequence[tuple[tuple[int, ...], bool]] = ()
     lease: Lease | None = None  # None: waiting
     reuse: Reuse | None = None  # what was found when its prompt was taken up
     worth_saving: dict[int, Rank] = field(default_factory=dict)  # page borders that are to become checkpoints
@@ -64,13 +65,22 @@ class Request:
         """Choose the borders of all known tokens that are worth a checkpoint, at most `budget`."""
         self.worth_saving = dict(borders_to_save(self.anchors, self.computed, len(self.tokens), budget))
 
-    def edges_at_end(self, opens: bool | None) -> Mapping[int, Rank]:
-        """Borders worth a checkpoint around the last token, which opens (True) or closes (False) something."""
+    def edge_at_end(self) -> tuple[bool | None, int]:
+        """Whether the last generated tokens open (True) or close (False) something, None: neither; and how many do."""
+        if self.tokens[-1] in self.anchor_ids:
+            return self.anchor_ids[self.tokens[-1]], 1
+        for run, opens in self.anchor_runs:
+            if len(run) <= self.generated and tuple(self.tokens[-len(run) :]) == run:
+                return opens, len(run)
+        return None, 1
+
+    def edges_at_end(self, opens: bool | None, length: int = 1) -> Mapping[int, Rank]:
+        """Borders worth a checkpoint around the last `length` tokens, which open (True) or close (False) something."""
         borders: dict[int, Rank] = {}
         if len(self.tokens) % NET_TOKENS == 0:
             borders[len(self.tokens)] = Rank.NET
         if opens is not None:
-            anchor = (len(self.tokens) - int(opens), opens)
+            anchor = (len(self.tokens) - length * int(opens), opens)
             self.anchors.append(anchor)
             borders.update(dict.fromkeys(borders_of_edge(anchor), Rank.OPENING if opens else Rank.CLOSING))
         return borders

@@ -143,14 +143,14 @@ class Scheduler:
                 request.read += run.count
             self.memory.keep(request.lease, request.tokens, request.computed)
 
-    def note_edges(self, request: Request, opens: bool | None) -> None:
+    def note_edges(self, request: Request, opens: bool | None, length: int = 1) -> None:
         """Keep what is worth keeping around the token that a request has just been given.
 
-        `opens` says whether it opens or closes something, None: neither.
+        `opens` says whether it, or the last `length` tokens, open or close something, None: neither.
         """
         if request.lease is None or not self.memory.saves_budget:
             return
-        for border, rank in request.edges_at_end(opens).items():
+        for border, rank in request.edges_at_end(opens, length).items():
             if border > request.computed:
                 request.worth_saving[border] = rank
             else:

@@ -54,6 +54,10 @@ def _read_anchors(value: Any) -> tuple[tuple[int, bool], ...]:
     return tuple((int(position), bool(opens)) for position, opens in value)
 
 
+def _read_runs(value: Any) -> tuple[tuple[tuple[int, ...], bool], ...]:
+    return tuple((tuple(map(int, run)), bool(opens)) for run, opens in value)
+
+
 def _read_anchor_ids(value: dict[str, Any]) -> dict[int, bool]:
     return {int(token): bool(opens) for token, opens in value.items()}
 
@@ -70,7 +74,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "prompt": tuple, "tokens": tuple, "stop_ids": tuple, "ids": tuple, "notes": tuple, "sampling": _read_sampling,
     "logprobs": _read_logprobs, "kv": read_kv, "cache": _read_cache, "cache_before": _read_cache,
     "cache_after": _read_cache, "experts": _read_work, "anchors": _read_anchors, "anchor_ids": _read_anchor_ids,
-    "reuse": _read_reuse,
+    "anchor_runs": _read_runs, "reuse": _read_reuse,
 }  # fmt: skip
 
 

@@ -58,6 +58,7 @@ HARD = {
     "tokens": ids,
     "anchors": st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=3).map(tuple),
     "anchor_ids": st.dictionaries(st.integers(0, 9), st.booleans()),
+    "anchor_runs": st.lists(st.tuples(ids, st.booleans()), max_size=3).map(tuple),
     "reuse": st.none() | st.builds(Reused, st.integers(0, 99), st.integers(0, 99), st.sampled_from(REUSE_REASONS)),
 }
 
@@ -108,6 +109,7 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         b'{"kind": "resized", "ticket": 1, "cache_after": 3}',
         b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "anchors": [[1]]}',
         b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "anchors": [1]}',
+        b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "anchor_runs": [[1, true]]}',
         b'{"kind": "generate", "request": 1, "prompt": [1], "max_tokens": 1, "anchor_ids": [[1, true]]}',
         b'{"kind": "cancel", "request": ' + b"[" * 100_000,
     ],

@@ -189,11 +189,28 @@ def test_a_marker_that_is_one_ordinary_token_counts_when_generated(tmp_path: Pat
     assert text.anchor_ids == {text._vocabulary.id_of("<think>"): True}
 
 
+def test_markers_of_several_tokens_in_what_a_model_generates(texts: dict[str, Text]) -> None:
+    text = texts["plain_markers"]
+    answer = text.encode("\n<think>\nhm\n</think>\n\nIt is <b>so</b>.\n<tool_call>\n{}</tool_call>")
+    found = []
+    for end in range(1, len(answer) + 1):
+        for run, opens in text.anchor_runs:
+            if tuple(answer[end - len(run) : end]) == run:
+                place = text.decode(answer[: end - len(run) if opens else end])
+                found.append((len(place), opens))
+    whole = text.decode(answer)
+    markers = {"<think": True, "</think": False, "<tool_call": True, "</tool_call": False}
+    expected = [(whole.index(m) if opens else whole.index(m) + len(m), opens) for m, opens in markers.items()]
+    assert found == expected
+    assert texts["chatml"].anchor_runs == ()
+
+
 @pytest.mark.parametrize(
     ("token", "closing"),
     [
-        ("<|im_end|>", True), ("</think>", True), ("[/INST]", True), ("<｜end▁of▁sentence｜>", True), 
-        ("<|eot_id|>", True), ("<end_of_turn>", True), ("<|END_OF_TURN_TOKEN|>", True), ("</s>", True), ("<|call|>", True),
+        ("<|im_end|>", True), ("</think>", True), ("[/INST]", True), ("<｜end▁of▁sentence｜>", True),
+        ("<|eot_id|>", True), ("<end_of_turn>", True), ("<|END_OF_TURN_TOKEN|>", True), ("</s>", True),
+        ("<|call|>", True),
         ("<｜tool▁call▁end｜>", True), ("<|tool_calls_section_end|>", True), ("<|end_of_role|>", True),
         ("<|im_start|>", False), ("<think>", False), ("<tool_call>", False), ("[INST]", False), ("<s>", False),
         ("<｜tool▁calls▁begin｜>", False), ("<|tool_call_begin|>", False), ("<|user|>", False), ("<vendor>", False),
