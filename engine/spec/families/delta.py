@@ -61,13 +61,6 @@ QWEN_SOURCES = (
     *zero_centred(DECODER, *NORMS),
     *EXPERTS,
     *SHARED_EXPERT,
-    # all heads of a kind together, or the heads of all kinds that share a key head
-    in_layer("linear_attn.in_proj_qkv.weight", "delta.q", "delta.k", "delta.v"),
-    in_layer("linear_attn.in_proj_z.weight", "delta.gate"),
-    in_layer("linear_attn.in_proj_b.weight", "delta.beta"),
-    in_layer("linear_attn.in_proj_a.weight", "delta.decay"),
-    in_layer("linear_attn.in_proj_qkvz.weight", "delta.q", "delta.k", "delta.v", "delta.gate", arrangement=PER_HEAD),
-    in_layer("linear_attn.in_proj_ba.weight", "delta.beta", "delta.decay", arrangement=PER_HEAD),
     values_in_layer("linear_attn.conv1d.weight", "delta.conv"),
     in_layer("linear_attn.A_log", "delta.a_log"),
     in_layer("linear_attn.dt_bias", "delta.dt_bias"),
@@ -75,10 +68,22 @@ QWEN_SOURCES = (
     in_layer("linear_attn.out_proj.weight", "delta.o"),
 )
 
+# Projections that lie together: of each key head's group of heads, or of all heads of a kind.
+BY_HEADS = (
+    in_layer("linear_attn.in_proj_qkvz.weight", "delta.q", "delta.k", "delta.v", "delta.gate", arrangement=PER_HEAD),
+    in_layer("linear_attn.in_proj_ba.weight", "delta.beta", "delta.decay", arrangement=PER_HEAD),
+)
+BY_KINDS = (
+    in_layer("linear_attn.in_proj_qkv.weight", "delta.q", "delta.k", "delta.v"),
+    in_layer("linear_attn.in_proj_z.weight", "delta.gate"),
+    in_layer("linear_attn.in_proj_b.weight", "delta.beta"),
+    in_layer("linear_attn.in_proj_a.weight", "delta.decay"),
+)
+
 QWEN3_NEXT = Family(
     name="qwen3_next",
     architecture="Qwen3NextForCausalLM",
-    names=Names(QWEN_SOURCES, SKIPPED),
+    names=Names((*QWEN_SOURCES, *BY_HEADS), SKIPPED),
     mixer=QWEN_ATTENTION,
     recurrent=QWEN_DELTA,
     moe=MoeRule(
@@ -97,7 +102,7 @@ QWEN3_NEXT = Family(
 QWEN3_5_MOE = Family(
     name="qwen3_5_moe",
     architecture="Qwen3_5MoeForConditionalGeneration",
-    names=Names(also_under("model.language_model.", QWEN_SOURCES), SKIPPED),
+    names=Names(also_under("model.language_model.", (*QWEN_SOURCES, *BY_KINDS)), SKIPPED),
     inside="text_config",
     mixer=QWEN_ATTENTION,
     recurrent=QWEN_DELTA,

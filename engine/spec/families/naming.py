@@ -33,10 +33,10 @@ def zero_centred(sources: tuple[Source, ...], *keys: str) -> tuple[Source, ...]:
 
 
 def also_under(prefix: str, sources: tuple[Source, ...]) -> tuple[Source, ...]:
-    """The rules, and the same again for checkpoints that keep the decoder under `prefix` instead of `model.`."""
+    """The rules for checkpoints that keep the decoder under `prefix` instead of `model.`, and the rules themselves."""
     inner = [source for source in sources if source.template.startswith("model.")]
     moved = (replace(source, template=prefix + source.template.removeprefix("model.")) for source in inner)
-    return (*sources, *moved)
+    return (*moved, *sources)
 
 
 def projections(prefix: str, keys: str, names: tuple[str, ...], suffix: str = "_proj") -> tuple[Source, ...]:
