@@ -35,6 +35,10 @@ FEW = (  # one a mixer, router, activation or form of experts
     "deepseek_v3-odd-biased",
     "deepseek_v3-groups-yarn",
     "gpt_oss-odd",
+    "granitemoehybrid-odd-rope-limits",
+    "lfm2_moe-odd-biased",
+    "jamba-odd-biased",
+    "nemotron_h-odd-groups",
 )
 EVERY = [pytest.param(case.name, marks=() if case.name in FEW else pytest.mark.long) for case in CASES]
 EVERY_CODEC = [
