@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.base.errors import DoesNotFitError
 from engine.base.units import KvBudget
@@ -22,6 +23,7 @@ from engine.worker.budget import Budget, HostPlanner
 from engine.worker.loaded import LoadedModel
 
 VOCAB = 300
+ATTENTION = ContextNeeds(100)
 POISON = 7  # a sequence that holds this token has NaN logits
 CRASH = 8  # a batch that holds this token raises
 
@@ -45,11 +47,34 @@ def answer(prompt: Sequence[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-class FakeExecutor:
-    """Fulfils `engine.program.executor.Executor`. A step sleeps for `pace` seconds a token."""
+def chain(tokens: Sequence[int], state: int = 0) -> int:
+    """A recurrent state: a running hash of tokens."""
+    for token in tokens:
+        state = (state * 1_000_003 + int(token) + 1) % ((1 << 61) - 1)
+    return state
 
-    def __init__(self, room: ContextRoom, *, pace: float = 0.0, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.cache = np.full((room.pages, PAGE_TOKENS), -1, np.int64)
+
+class FakeExecutor:
+    """Fulfils `engine.program.executor.Executor`. A step sleeps for `pace` seconds a token.
+
+    With a `reach` window pages must hold what they should, with states so must the state that a step begins from: else
+    the answer is another one.
+    """
+
+    def __init__(
+        self,
+        room: ContextRoom,
+        *,
+        reach: int = 0,
+        pace: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.reach = reach
+        self.stateful = room.states > 0
+        self.blocks: dict[BlockKind, NDArray[np.int64]] = {
+            kind: np.full((room.count(kind), 1 if kind == "state" else PAGE_TOKENS), -1, np.int64)
+            for kind in ("page", "window", "state")
+        }
         self.most_pages = 1 << 20
         self.pace = pace
         self.sleep = sleep
@@ -62,32 +87,33 @@ class FakeExecutor:
 
     @property
     def room(self) -> ContextRoom:
-        return ContextRoom(len(self.cache))
+        return ContextRoom(*(len(self.blocks[kind]) for kind in ("page", "window", "state")))
 
     @property
     def block_bytes(self) -> Mapping[BlockKind, int]:
-        return {"page": self.cache[:1].nbytes, "window": 0, "state": 0}
+        used = {"page": True, "window": self.reach > 0, "state": self.stateful}
+        return {kind: self.blocks[kind][:1].nbytes if used[kind] else 0 for kind in self.blocks}
 
     def resize_context(self, room: ContextRoom) -> None:
-        pages = room.pages
-        if pages > self.most_pages:
-            raise DoesNotFitError(f"{pages} pages are {pages - self.most_pages} too many.", "Give a smaller --kv.")
-        kept = self.cache[:pages]
-        self.cache = np.full((pages, PAGE_TOKENS), -1, np.int64)
-        self.cache[: len(kept)] = kept
+        if room.pages > self.most_pages:
+            raise DoesNotFitError(
+                f"{room.pages} pages are {room.pages - self.most_pages} too many.", "Give a smaller --kv."
+            )
+        for kind, old in self.blocks.items():
+            new = np.full((room.count(kind), old.shape[1]), -1, np.int64)
+            kept = min(len(old), len(new))
+            new[:kept] = old[:kept]
+            self.blocks[kind] = new
 
     def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
-        assert kind == "page"
         self.copies += 1
-        self.cache[target] = self.cache[source]
+        self.blocks[kind][target] = self.blocks[kind][source]
 
     def read_block(self, kind: BlockKind, block: int) -> Bytes:
-        assert kind == "page"
-        return self.cache[block].copy().view(np.uint8)
+        return self.blocks[kind][block].copy().view(np.uint8)
 
     def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
-        assert kind == "page"
-        self.cache[block] = data.view(np.int64)
+        self.blocks[kind][block] = data.view(np.int64)
 
     def step(self, batch: Batch) -> Floats:
         self.batches.append(batch)
@@ -95,19 +121,54 @@ class FakeExecutor:
             raise RuntimeError("crash token")
         if self.pace:
             self.sleep(self.pace * len(batch.tokens))
+        states = [self._begin(batch, index) for index in range(len(batch.page_tables))]
         after: dict[int, Floats] = {}
         for index, table in enumerate(batch.page_tables):
             start, end = batch.seq_starts[index], batch.seq_starts[index + 1]
             positions = batch.positions[start:end]
             assert len(positions)
             assert (np.diff(positions) == 1).all()
-            self.cache[table[positions // PAGE_TOKENS], positions % PAGE_TOKENS] = batch.tokens[start:end]
+            self.blocks["page"][table[positions // PAGE_TOKENS], positions % PAGE_TOKENS] = batch.tokens[start:end]
+            earlier = np.arange(positions[-1] + 1)
+            prefix = self.blocks["page"][table[earlier // PAGE_TOKENS], earlier % PAGE_TOKENS]
+            right = self._sees(batch, index, prefix) and self._goes_on(batch, index, prefix, states[index])
             for row in batch.rows:
                 if start <= row < end:
-                    earlier = np.arange(batch.positions[row] + 1)
-                    prefix = self.cache[table[earlier // PAGE_TOKENS], earlier % PAGE_TOKENS]
-                    after[int(row)] = logits_after(prefix)
+                    known = prefix[: batch.positions[row] + 1]
+                    after[int(row)] = logits_after(known if right else [-1, *known])
         return np.array([after[int(row)] for row in batch.rows], np.float32).reshape(len(batch.rows), VOCAB)
+
+    def _begin(self, batch: Batch, index: int) -> int:
+        if not self.stateful or batch.positions[batch.seq_starts[index]] == 0:
+            return 0
+        return int(self.blocks["state"][batch.states[index], 0])
+
+    def _sees(self, batch: Batch, index: int, prefix: NDArray[np.int64]) -> bool:
+        """Write the window pages; whether the step's first token sees there what it should."""
+        if not self.reach:
+            return True
+        start, end = batch.seq_starts[index], batch.seq_starts[index + 1]
+        table, positions = batch.window_tables[index], batch.positions[start:end]
+        assert (table[positions // PAGE_TOKENS] >= 0).all()
+        self.blocks["window"][table[positions // PAGE_TOKENS], positions % PAGE_TOKENS] = batch.tokens[start:end]
+        seen = np.arange(max(0, positions[0] - self.reach + 1), positions[-1] + 1)
+        there = self.blocks["window"][table[seen // PAGE_TOKENS], seen % PAGE_TOKENS]
+        return bool((table[seen // PAGE_TOKENS] >= 0).all() and (there == prefix[seen]).all())
+
+    def _goes_on(self, batch: Batch, index: int, prefix: NDArray[np.int64], state: int) -> bool:
+        """Go through the step's tokens, saving on the way; whether the state they began from was right."""
+        if not self.stateful:
+            return True
+        start, end = int(batch.seq_starts[index]), int(batch.seq_starts[index + 1])
+        first = int(batch.positions[start])
+        right = state == chain(prefix[:first])
+        slots = dict(batch.saves.tolist())
+        for token in range(start, end):
+            state = chain([int(batch.tokens[token])], state)
+            if token in slots:
+                self.blocks["state"][slots[token], 0] = state
+        self.blocks["state"][batch.states[index], 0] = state
+        return right
 
     def trace(self, batch: Batch) -> list[Floats]:
         raise NotImplementedError("a fake has no layers")
@@ -117,18 +178,24 @@ class FakeExecutor:
 
 
 def fake_model(
-    kv_tokens: int = 1024, context: int | None = None, *, model_context: int = 4096, pace: float = 0.0
+    kv_tokens: int = 1024,
+    context: int | None = None,
+    *,
+    model_context: int = 4096,
+    pace: float = 0.0,
+    needs: ContextNeeds = ATTENTION,
+    available: int = 1 << 30,
 ) -> LoadedModel:
     """A loaded fake. `kv_tokens` and `context` as the flags would ask for them."""
     plan: ContextPlan = plan_context(
-        ContextNeeds(100),
+        needs,
         model_context=model_context,
-        available=1 << 30,
+        available=available,
         context=context,
         kv=KvBudget(tokens=kv_tokens),
     )
     return LoadedModel(
-        executor=FakeExecutor(plan.room, pace=pace),
+        executor=FakeExecutor(plan.room, reach=needs.reach, pace=pace),
         vocab_size=VOCAB,
         context_limit=context or model_context,
         budget=Budget(plan),
