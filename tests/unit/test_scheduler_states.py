@@ -169,7 +169,7 @@ def test_a_step_says_what_the_next_one_reads() -> None:
 def test_a_wrong_resume_shows_in_the_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FAULTS[name](monkeypatch)
     front, _ = make(BOTH)
-    prompts = {1: [30] * 170, 2: [30] * 100 + [31] * 70, 3: [30] * 170 + [32] * 30}
+    prompts = {1: [30] * 170, 2: [30] * 90 + [31] * 80, 3: [30] * 170 + [32] * 30}
     for number, prompt in prompts.items():
         ask(front, number, prompt, 20, anchors=((90, True),))
         front.run()
