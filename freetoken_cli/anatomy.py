@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.base.units import format_size
 from engine.files.ftw.manifest import BankInfo, Manifest, Shape
+from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.schema import Attention, LatentAttention, Moe, Spec
 
 # By the part of a tensor's name that follows its layer; engine/spec/tensors.py has the names.
@@ -14,6 +16,9 @@ _CLASSES = {
     "embed": "embedding",
     "head": "head",
     "attn": "attention",
+    "delta": "recurrences",
+    "mamba": "recurrences",
+    "conv": "recurrences",
     "ffn": "dense layers",
     "shared": "shared experts",
     "router": "router",
@@ -67,6 +72,22 @@ def attention_line(spec: Spec) -> str:
             case LatentAttention() as mixer:
                 shapes[f"{mixer.heads} heads over a latent of {mixer.kv_lora_rank}"] = None
     return "; ".join(shapes)
+
+
+def recurrence_line(spec: Spec) -> str:
+    """The layers that keep a state of a fixed size instead of keys and values; empty where there are none."""
+    shapes: Counter[str] = Counter()
+    for layer in spec.layers:
+        match layer.mixer:
+            case DeltaNet() as mixer:
+                shapes[f"delta nets, {mixer.heads} heads of {mixer.k_dim} x {mixer.v_dim}"] += 1
+            case Mamba() as mixer:
+                shapes[f"Mamba, {mixer.channels} channels of {mixer.state_dim}"] += 1
+            case Mamba2() as mixer:
+                shapes[f"Mamba-2, {mixer.heads} heads of {mixer.head_dim} x {mixer.state_dim}"] += 1
+            case ShortConv() as mixer:
+                shapes[f"convolutions over {mixer.kernel} tokens"] += 1
+    return "; ".join(f"{count} layers of {shape}" for shape, count in shapes.items())
 
 
 def experts_line(spec: Spec) -> str:

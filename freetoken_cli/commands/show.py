@@ -11,7 +11,7 @@ from engine.files.pulling.catalogue import read_catalogue
 from engine.files.store import Store
 from engine.spec.schema import Spec
 from freetoken_cli import options
-from freetoken_cli.anatomy import attention_line, bank_line, bank_record, experts_line, tensor_classes
+from freetoken_cli.anatomy import attention_line, bank_line, bank_record, experts_line, recurrence_line, tensor_classes
 from freetoken_cli.estimate import Subject, estimate
 from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Folder, Json, NoColor
@@ -57,12 +57,14 @@ def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: N
         "provenance": dict(manifest.provenance),
         "spec": dict(manifest.spec),
     }
+    recurrence = recurrence_line(spec)
     rows = [
         ("name", folder.name),
         ("family", spec.family),
         ("layers", str(len(spec.layers))),
         ("hidden", str(spec.hidden_size)),
         ("attention", attention_line(spec)),
+        *([("recurrence", recurrence)] if recurrence else []),
         ("experts", experts_line(spec)),
         ("vocabulary", str(spec.vocab_size)),
         ("context", f"{format_tokens(spec.context_length)} tokens"),
