@@ -123,6 +123,32 @@ def test_an_edited_conversation_goes_on_from_an_earlier_checkpoint(
     assert scores == exact
 
 
+def test_every_answer_says_why_no_more_was_reused(talker: Callable[[str], Talker]) -> None:
+    def ask(talking: Talker, messages: Sequence[Message]) -> dict[str, Any]:
+        answer: Any = talking.front.openai.post(
+            "/chat/completions",
+            cast_to=object,
+            body={"model": talking.model, "messages": list(messages), "max_tokens": 2, "temperature": 0},
+        )
+        statistics: dict[str, Any] = answer["statistics"]
+        cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached == statistics["reused_tokens"] <= statistics["known_tokens"]
+        return statistics
+
+    talking = talker("delta-net")
+    first = ask(talking, TALK)
+    assert (first["reuse_why"], first["reused_tokens"]) == ("new", 0)
+    again = ask(talking, TALK)
+    assert again["reuse_why"] == "last"
+    assert again["prompt_tokens"] - again["reused_tokens"] <= PAGE
+    other = ask(talking, [TALK[0], {"role": "user", "content": "What else?"}])
+    assert other["reuse_why"] == "differs"
+    assert other["reuse"].startswith(f"it parts from everything computed before after {other['known_tokens']} tokens")
+    halfway = ask(talking, [{**TALK[0], "content": TALK[0]["content"][:60]}, TALK[1]])
+    assert halfway["reuse_why"] == "state", "nobody saved a state in the middle of a message"
+    assert halfway["known_tokens"] >= 60
+
+
 def test_another_model_is_refused(talker: Callable[[str], Talker], tmp_path: Path) -> None:
     talking = talker("attention")
     talk, _, _ = said(talking, TALK)

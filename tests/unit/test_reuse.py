@@ -1,0 +1,40 @@
+"""Why no more of a prompt was reused: a sentence for every code, and the right prompt's among several."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.front.answers import Job, Tally
+from engine.front.reuse import sentence
+from engine.worker.protocol import REUSE_REASONS, Reused, Sampling
+
+
+@pytest.mark.parametrize("why", REUSE_REASONS)
+def test_every_code_has_a_sentence(why: str) -> None:
+    text = sentence(Reused(48, 70, why), 90)
+    assert text != why
+    assert len(text.split()) > 5
+    assert not text.endswith(".")
+
+
+def test_sentences_tell_the_numbers() -> None:
+    assert "its last 5 are" in sentence(Reused(48, 48, "last"), 53)
+    assert "after 70 tokens" in sentence(Reused(64, 70, "differs"), 90)
+    assert "within the first page" in sentence(Reused(0, 9, "differs"), 90)
+    assert sentence(Reused(32, 80, "state"), 90).count("80") == sentence(Reused(32, 80, "state"), 90).count("32") == 1
+    assert sentence(Reused(0, 0, "unheard of"), 9) == "unheard of"
+
+
+def test_the_prompt_of_which_most_was_computed_is_told() -> None:
+    tally = Tally()
+    assert "reuse" not in tally.statistics()
+    jobs = [
+        Job(index, tuple(range(count)), 5, (), (), Sampling(choice=choice))
+        for index, (count, choice) in enumerate([(40, 0), (90, 0), (60, 0), (500, 1)])
+    ]
+    for job, position in zip(jobs, (0, 64, 0, 0), strict=True):
+        tally.add_reuse(job, Reused(position, position, "differs" if position else "new"))
+    tally.add_reuse(jobs[0], None)
+    statistics = tally.statistics()
+    assert (statistics["reuse_why"], statistics["known_tokens"]) == ("new", 0)
+    assert tally.reuse_prompt == 60
