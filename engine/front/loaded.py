@@ -77,7 +77,7 @@ class Loaded:
             "expert_bytes": None if cache is None else cache.bytes,
             "hit_rate": self.stats.values.get("hit_rate"),
             "kv_tokens": ready.kv_tokens,
-            "kv_bytes": ready.kv_tokens * ready.kv_bytes_per_token,
+            "kv_bytes": ready.kv_bytes,
             "context": ready.context,
             "until": self.until,
             "busy": self.users > 0,
@@ -85,7 +85,13 @@ class Loaded:
 
     def moved(self, resized: Resized) -> None:
         """Note the sizes after a resize, whoever wanted it."""
-        self.ready = replace(self.ready, kv_tokens=resized.kv_after, context=resized.context, cache=resized.cache_after)
+        self.ready = replace(
+            self.ready,
+            kv_tokens=resized.kv_after,
+            kv_bytes=resized.kv_bytes,
+            context=resized.context,
+            cache=resized.cache_after,
+        )
         if resized.cache_before != resized.cache_after:
             self.experts = None
 

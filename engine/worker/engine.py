@@ -83,6 +83,7 @@ class Engine:
             context_border=model.context_border,
             kv_tokens=context.kv_tokens,
             kv_bytes_per_token=context.bytes_per_token,
+            kv_bytes=context.kv_bytes,
             model_bytes=model.model_bytes,
             load_seconds=model.load_seconds,
             cache=model.planner.cache(self._budget),

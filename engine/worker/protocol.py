@@ -228,7 +228,8 @@ class Ready(Message):
     context_limit: int  # the longest that any budget gives: what was asked for, else the model's
     context_border: int | None  # `memory.budget.crosses` says what for
     kv_tokens: int
-    kv_bytes_per_token: int
+    kv_bytes_per_token: int  # in layers that keep everything
+    kv_bytes: int  # of all context memory: pages, window pages and states
     model_bytes: int
     load_seconds: float
     cache: ExpertCache | None = None
