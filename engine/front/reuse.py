@@ -13,10 +13,10 @@ def sentence(reuse: Reused, prompt_tokens: int) -> str:
             return f"only its last {prompt_tokens - position} are computed, because the answer begins from there"
         case "new":
             return "nothing like it was computed before"
-        case "differs" if not position:
-            return f"it parts from everything computed before after {known} tokens, within the first page"
+        case "differs" if position == known:
+            return f"what follows its first {known} was never computed before"
         case "differs":
-            return f"it parts from everything computed before after {known} tokens"
+            return f"what follows its first {known} was never computed before, and pages of 16 are reused whole"
         case "state":
             return f"it was computed before up to {known}, but no recurrent state after {position} is kept"
         case "window":

@@ -132,7 +132,7 @@ def test_a_restart_costs_no_context_and_no_bit(alive: Home) -> None:
     assert again.returncode == 0, again.stderr
     restored = re.search(r"^Restored the context: (\d+) tokens\.$", again.stderr, re.MULTILINE)
     assert restored is not None
-    reused = re.search(r"^reused +(\d+) of (\d+) tokens: it parts from", again.stderr, re.MULTILINE)
+    reused = re.search(r"^reused +(\d+) of (\d+) tokens: what follows its first", again.stderr, re.MULTILINE)
     assert reused is not None
     assert int(reused[1]) == int(restored[1]) >= 32
     assert again.stdout == expected.stdout

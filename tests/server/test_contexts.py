@@ -143,7 +143,7 @@ def test_every_answer_says_why_no_more_was_reused(talker: Callable[[str], Talker
     assert again["prompt_tokens"] - again["reused_tokens"] <= PAGE
     other = ask(talking, [TALK[0], {"role": "user", "content": "What else?"}])
     assert other["reuse_why"] == "differs"
-    assert other["reuse"].startswith(f"it parts from everything computed before after {other['known_tokens']} tokens")
+    assert other["reuse"].startswith(f"what follows its first {other['known_tokens']} was never")
     halfway = ask(talking, [{**TALK[0], "content": TALK[0]["content"][:60]}, TALK[1]])
     assert halfway["reuse_why"] == "state", "nobody saved a state in the middle of a message"
     assert halfway["known_tokens"] >= 60
