@@ -20,10 +20,13 @@ from tests.unit.published_configs import (
     GPT_OSS_20B,
     GRANITE_MOE,
     KIMI_K2_THINKING,
+    KIMI_LINEAR_48B_A3B,
     LLAMA_3_2_1B,
     MIXTRAL_8X7B,
     QWEN2_MOE,
+    QWEN3_5_35B_A3B,
     QWEN3_30B_A3B,
+    QWEN3_NEXT_80B_A3B,
 )
 
 
@@ -273,7 +276,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(change: dict[str, Any], words
 
 PUBLISHED = [
     LLAMA_3_2_1B, QWEN3_30B_A3B, DEEPSEEK_V3, DEEPSEEK_V2_LITE, KIMI_K2_THINKING, GPT_OSS_20B, MIXTRAL_8X7B,
-    GRANITE_MOE,
+    GRANITE_MOE, QWEN3_NEXT_80B_A3B, QWEN3_5_35B_A3B, QWEN3_5_35B_A3B["text_config"], KIMI_LINEAR_48B_A3B,
 ]  # fmt: skip
 VALUES = (
     st.none()

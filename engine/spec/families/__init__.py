@@ -68,7 +68,8 @@ def layout(spec: Spec, tensors: Tensors) -> Layout:
 def find_family(config: Mapping[str, Any]) -> Family:
     """The family that config.json names by `model_type`, or failing that by its architecture."""
     model_type = config.get("model_type")
-    architectures = config.get("architectures") or []
+    named = config.get("architectures")
+    architectures = named if isinstance(named, list) else []
     if isinstance(model_type, str) and model_type:
         if model_type not in _BY_MODEL_TYPE:
             raise _unknown(model_type)
