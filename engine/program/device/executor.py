@@ -11,7 +11,8 @@ import numpy as np
 from engine.device.driver import Driver
 from engine.experts.bank import HostBank
 from engine.experts.cache import ExpertCache
-from engine.experts.hybrid import Signals
+from engine.experts.hybrid import PREFILL, Signals
+from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
 from engine.memory.blocks import NO_BLOCKS, BlockKind, ContextRoom
@@ -39,6 +40,7 @@ class DeviceExecutor:
     `slots` are those of each bank of `host`, which stays its owner's, as the driver does; `split` divides misses,
     `threads` of the instruction set `isa` run the CPU's share, `patience` seconds are what it may take for a layer, and
     `signals` says how the device calls it ("memory": stream memory operations, "host": functions of the host).
+    `prefill` decides when the experts of a long step come by whole layers.
     Raises UnsupportedError for a model that the device cannot run and NoRoomError; neither leaves anything behind.
     """
 
@@ -60,6 +62,7 @@ class DeviceExecutor:
         patience: float = 30.0,
         signals: Signals = "memory",
         make_mixers: MakeMixers = NativeMixers,
+        prefill: PrefillPolicy = PREFILL,
     ) -> None:
         self._program = program
         self._max_tokens = most = most_tokens(max_tokens)
@@ -111,6 +114,7 @@ class DeviceExecutor:
                 isa=isa,
                 patience=patience,
                 signals=signals,
+                prefill=prefill,
             )
             made.callback(self._experts.free)
             routers = [index for index, op in enumerate(program.ops) if op.kind == "route"]
@@ -215,6 +219,11 @@ class DeviceExecutor:
     def layer_counts(self) -> Ints:
         """int32 [MoE layers, 5] of the last step: distinct experts, hits, misses, fills, left to the CPU."""
         return self._experts.layer_counts()
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the last step brought whole layers of experts instead of what it routed to."""
+        return self._experts.is_streaming
 
     @property
     def caches(self) -> tuple[ExpertCache, ...]:

@@ -188,7 +188,8 @@ class DeviceExperts:
 
     @property
     def caches(self) -> tuple[ExpertCache, ...]:
-        """Each bank's."""
+        """Each bank's, with nothing on its way into them."""
+        self.settle()
         return tuple(self._caches)
 
     def check(self) -> None:
