@@ -38,13 +38,11 @@ def borders_to_save(anchors: Sequence[Anchor], start: int, tokens: int, budget: 
     end = page_border(tokens - 1)
     if end <= start or budget < 1:
         return {}
-    chosen = {end: Rank.END}
-    netted = max(0, budget - 1) // NET_SHARE
-    for border, rank in _by_worth(anchors, tokens):
-        if border in chosen:
-            chosen[border] = max(chosen[border], rank)
-        elif start < border <= end and len(chosen) < budget - netted:
-            chosen[border] = rank
+    worth = _by_worth(anchors, start, end, tokens)
+    chosen = _choose(worth, end, budget)
+    gaps = sum(1 for _ in _fill(chosen, start, end, NET_TOKENS))
+    if gaps:
+        chosen = _choose(worth, end, budget - min(gaps, budget // NET_SHARE))
     for border in _net(chosen, start, end, budget - len(chosen)):
         chosen.setdefault(border, Rank.NET)
     return chosen
@@ -59,40 +57,41 @@ def borders_of_edge(anchor: Anchor) -> tuple[int, ...]:
     return (border,)
 
 
-def _by_worth(anchors: Sequence[Anchor], tokens: int) -> Iterator[tuple[int, Rank]]:
-    """Borders, the best first: that of the first opening edge, where other conversations part; then the latest ones."""
-    inside = sorted({anchor for anchor in anchors if PAGE_TOKENS <= anchor[0] <= tokens}, reverse=True)
-    opening = [borders_of_edge(anchor) for anchor in inside if anchor[1]]
-    if opening:
-        yield opening[-1][0], Rank.OPENING
-    for borders in opening:
-        yield borders[0], Rank.OPENING
-    for borders in opening:
-        yield from ((border, Rank.OPENING) for border in borders[1:])
-    for anchor in inside:
-        if not anchor[1]:
-            yield page_border(anchor[0]), Rank.CLOSING
+def _choose(worth: Sequence[tuple[int, Rank]], end: int, budget: int) -> dict[int, Rank]:
+    """The end, and the best borders, `budget` of them in all."""
+    chosen = {end: Rank.END}
+    for border, rank in worth:
+        if border in chosen or len(chosen) < budget:
+            chosen[border] = max(chosen.get(border, rank), rank)
+    return chosen
 
 
-def _net(chosen: Iterable[int], start: int, end: int, budget: int) -> Iterator[int]:
-    """At most `budget` borders that leave no gap larger than the net's width, or else leave equal parts."""
-    if budget < 1:
-        return
+def _by_worth(anchors: Sequence[Anchor], start: int, end: int, tokens: int) -> list[tuple[int, Rank]]:
+    """Borders in `start + 1 .. end`, the best first: that of the first opening edge, where other conversations part;
+    then the latest ones."""
+    inside = sorted({anchor for anchor in anchors if anchor[0] <= tokens}, reverse=True)
+    opening = [borders_of_edge(anchor) for anchor in inside if anchor[1] and anchor[0] >= PAGE_TOKENS]
+    worth = [(borders[0], Rank.OPENING) for borders in (*opening[-1:], *opening)]
+    worth += [(border, Rank.OPENING) for borders in opening for border in borders[1:]]
+    worth += [(page_border(position), Rank.CLOSING) for position, opens in inside if not opens]
+    return [(border, rank) for border, rank in worth if start < border <= end]
+
+
+def _net(chosen: Mapping[int, Rank], start: int, end: int, budget: int) -> list[int]:
+    """At most `budget` borders that leave no gap wider than the net, or than the narrowest net there is room for."""
     width = NET_TOKENS
-    while _count(chosen, start, end, width) > budget:
+    while budget > 0:
+        borders = list(_fill(chosen, start, end, width))
+        if len(borders) <= budget:
+            return borders
         width += NET_TOKENS
-    yield from _fill(chosen, start, end, width)
-
-
-def _count(chosen: Iterable[int], start: int, end: int, width: int) -> int:
-    return sum(1 for _ in _fill(chosen, start, end, width))
+    return []
 
 
 def _fill(chosen: Iterable[int], start: int, end: int, width: int) -> Iterator[int]:
+    """The borders, every `width` tokens, that fill the gaps between those that are `chosen`."""
     last = start
-    for border in sorted({*chosen, end}):
-        if border <= start:
-            continue
+    for border in sorted(chosen):
         while border - last > width:
             last += width
             yield last
