@@ -338,6 +338,13 @@ QUANTISED_DELTA = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
     "layer_types": ["linear_attention", "full_attention"],
 }
+QUANTISED_NEMOTRON = {
+    **QUANTISED,
+    **{"hidden_size": 256, "n_routed_experts": 6, "moe_intermediate_size": 128},
+    **{"moe_shared_expert_intermediate_size": 128, "time_step_min": NEMOTRON["time_step_min"]},
+    **{"mamba_num_heads": 32, "mamba_head_dim": 8, "ssm_state_size": 24, "n_groups": 2},  # together five blocks of rows
+    "layers_block_type": ["moe", STATE_SPACE, "moe", ATTENDS],
+}
 QUANTISED_CASES = {
     "qwen3_moe": Case(
         "qwen3_moe-quantised",
@@ -350,5 +357,6 @@ QUANTISED_CASES = {
     ),
     "qwen3_next": Case("qwen3_next-quantised", "qwen3_next", QUANTISED_DELTA),
     "qwen3_5_moe": Case("qwen3_5_moe-quantised", "qwen3_5_moe_text", QUANTISED_DELTA),
+    "nemotron_h": Case("nemotron_h-quantised", "nemotron_h", QUANTISED_NEMOTRON),
     "deepseek_v3": Case("deepseek_v3-quantised", "deepseek_v3", QUANTISED_LATENT),
 }

@@ -19,7 +19,7 @@ def test_the_reference_agrees_with_the_dequantised_twin(
 ) -> None:
     model = quantised_models(family, codec)
     fields = {field.name: field.shape.codec for field in model.ftw.banks[0].fields if not field.shape.vector}
-    assert fields == {"gate_up": codec, "down": codec}
+    assert fields == ({"up": codec, "down": codec} if family == "nemotron_h" else {"gate_up": codec, "down": codec})
     worst = max(differences(model.reference(), model.truth), key=lambda found: found.share)
     assert worst.share <= TOLERANCE, worst
     assert greedy(model.reference(), model.truth) == model.truth.greedy
@@ -50,3 +50,11 @@ def test_8_bit_floats_stay_what_they_are_when_delta_nets_are_cut_by_heads(
     assert {dense[f"layers.0.delta.{name}"].codec for name in ("q", "k", "v", "gate", "o")} == {"fp8"}
     assert {dense[f"layers.1.attn.{name}"].codec for name in ("q", "gate", "o")} == {"fp8"}
     assert {dense[f"layers.0.delta.{name}"].codec for name in ("beta", "decay")} == {"f32"}
+
+
+def test_8_bit_floats_stay_what_they_are_when_the_input_of_a_state_space_is_cut(
+    quantised_models: QuantisedModels,
+) -> None:
+    dense = quantised_models("nemotron_h", "fp8").ftw.dense
+    assert {dense[f"layers.1.mamba.{name}"].codec for name in ("gate", "in", "step", "o")} == {"fp8"}
+    assert {dense[f"layers.0.shared.{name}"].codec for name in ("up", "down")} == {"fp8"}

@@ -138,6 +138,7 @@ _FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_sche
 _LINEARS = r"\.((shared_)?experts(\.\d+)?|self_attn)\.\w*_proj\w*\.weight$"
 # Qwen leaves alone what gives the strengths of updates and their decay.
 _QWEN_LINEARS = r"\.(shared_expert|experts\.\d+|self_attn|linear_attn)\.(?!in_proj_[ab])\w*proj\w*\.weight$"
+_NEMOTRON_LINEARS = r"\.mixer\.((shared_)?experts\.(\d+\.)?)?\w+_proj\.weight$"
 _EXPERTS = r"\.experts\.\d+\.\w+\.weight$"
 _FUSED = r"\.experts\.(gate_up|down)_proj$"
 
@@ -147,6 +148,8 @@ VENDORS: Mapping[tuple[str, str], Vendor] = {
     ("qwen3_next", "fp8"): Vendor(_FP8, _QWEN_LINEARS, _Fp8Blocks()),
     ("qwen3_5_moe", "fp8"): Vendor(_FP8, _QWEN_LINEARS, _Fp8Blocks()),
     ("qwen3_5_moe", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
+    ("nemotron_h", "fp8"): Vendor(_FP8, _NEMOTRON_LINEARS, _Fp8Blocks()),
+    ("nemotron_h", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("deepseek_v3", "fp8"): Vendor(_FP8, _LINEARS, _Fp8Blocks()),
     ("qwen3_moe", "mxfp8"): Vendor(_compressed("mxfp8-quantized", _MXFP8), _LINEARS, _MXFP8),
     ("qwen3_moe", "nvfp4"): Vendor(_compressed("nvfp4-pack-quantized", _NVFP4), _LINEARS, _NVFP4),

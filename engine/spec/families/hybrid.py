@@ -266,6 +266,7 @@ NEMOTRON_H = Family(
         shared=SharedRule(key("moe_shared_expert_intermediate_size")),
     ),
     activation="relu2",
+    tested=("f32", "fp8", "nvfp4"),
     norm_eps=key("layer_norm_epsilon", "rms_norm_eps", default=1e-5),
     only={
         "mlp_hidden_act": ("relu2",),
