@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,14 @@ TEMPLATE = (
 )
 
 
-def make_tokenizer() -> Tokenizer:
-    """Single bytes, two control tokens and some words that fill the fake's vocabulary."""
+def make_tokenizer(words: Sequence[str] = ()) -> Tokenizer:
+    """Single bytes, two control tokens, `words`, and some more that fill the fake's vocabulary."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens(list(words))
     tokenizer.add_tokens([f"word{index} " for index in range(VOCAB - tokenizer.get_vocab_size())])
     return tokenizer
 

@@ -22,8 +22,8 @@ def _system(text: str = SYSTEM) -> Message:
     return {"role": "system", "content": text}
 
 
-def _user(turn: int, about: str = "the parser") -> Message:
-    return {"role": "user", "content": f"Question {turn}: what does part {turn} of {about} do, and who calls it? " * 2}
+def _user(turn: int, about: str = "Parser") -> Message:
+    return {"role": "user", "content": f"{about}, question {turn}: what does part {turn} do, and who calls it? " * 2}
 
 
 def _tool(turn: int) -> Message:
@@ -101,7 +101,7 @@ def first_line_changed() -> Script:
 
 def agents_interleaved() -> Script:
     """Two agents with one system's message take turns."""
-    agents = [[_system(), _user(0, "the lexer")], [_system(), _user(0, "the printer")]]
+    agents = [[_system(), _user(0, "Lexer")], [_system(), _user(0, "Printer")]]
     for turn in range(1, TURNS + 1):
         messages = agents[turn % 2]
         answer = yield list(messages)

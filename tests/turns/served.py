@@ -1,19 +1,19 @@
-"""Tiny models that a front serves, whose tokens are single bytes: what a script sends is known to the last token."""
+"""Tiny models that a front serves, whose tokens are bytes: what a script sends is known to the last token."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.files.conversion.convert import convert
 from engine.text.gguf_tokenizer import write_tokenizer
 from engine.text.text import Text
-from tests.parity.cases import EIGHT, HEAD, QWEN_MOE, Case
+from tests.parity.cases import CASES, Case
 from tests.parity.tiny import save
-from tests.server.running_front import RunningFront, make_tokenizer
+from tests.server.running_front import IM_END, RunningFront, make_tokenizer
 from tests.turns.scripts import Message
 from tests.turns.talking import PRINTABLE, request
 from tests.unit.fake_executor import VOCAB
@@ -41,23 +41,46 @@ TEMPLATE = """
     {%- if enable_thinking %}{{- '<think>\\n' }}{% endif %}
 {%- endif %}
 """
-"""Marks turns by control tokens, thinking and tool results by words that the tokenizer knows nothing of."""
+"""Marks turns by control tokens, thinking and tool results by words."""
 
-SERVED = {"vocab_size": VOCAB, "max_position_embeddings": 16384}
+WORDS = ("system", "user", "assistant", "<tool_response>", "</tool_response>", "<think>", "</think>")
+"""Single tokens in every real tokenizer, or nearly; the header of a turn is as long as there."""
+
+SERVED = {"max_position_embeddings": 16384, "eos_token_id": IM_END}
 MODELS: Mapping[str, Case] = {
-    "attention": Case("attention", "qwen3_moe", {**HEAD, **EIGHT, **QWEN_MOE, **SERVED}),
+    kind: replace(case, settings={**case.settings, **SERVED})
+    for kind, name in {
+        "attention": "qwen3_moe",
+        "delta-net": "qwen3_next",
+        "state-space": "granitemoehybrid",
+        "convolution": "lfm2_moe",
+        "window": "gpt_oss",
+    }.items()
+    for case in CASES
+    if case.name == name
 }
+"""By the kind of layer that asks something of context memory of its own."""
 
 
-def make_store(folder: Path, names: Sequence[str]) -> Path:
-    """A store with some of `MODELS`, made by transformers and converted."""
+def write_bytes_tokenizer(folder: Path) -> None:
+    """Tokens are single bytes, and the words of `TEMPLATE`, which comes with them."""
+    make_tokenizer(WORDS).save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|im_end|>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def make_store(
+    folder: Path,
+    names: Sequence[str],
+    vocabulary: int = VOCAB,
+    write: Callable[[Path], None] = write_bytes_tokenizer,
+) -> Path:
+    """A store with some of `MODELS`, made by transformers beside it and converted; `write` adds their tokenizers."""
     store = folder / "store"
     for name in names:
-        checkpoint = folder / name
-        save(MODELS[name], checkpoint)
-        make_tokenizer().save(str(checkpoint / "tokenizer.json"))
-        config = {"eos_token": "<|im_end|>", "chat_template": TEMPLATE}
-        (checkpoint / "tokenizer_config.json").write_text(json.dumps(config))
+        checkpoint, case = folder / name, MODELS[name]
+        save(replace(case, settings={**case.settings, "vocab_size": vocabulary}), checkpoint)
+        write(checkpoint)
         store.mkdir(exist_ok=True)
         convert(checkpoint, store / name, write_tokenizer=write_tokenizer)
     return store
@@ -71,13 +94,14 @@ class Talker:
     model: str
     text: Text
     tokens: int = 24  # of an answer
+    exact: bool = True  # the answer comes back as the tokens it was made of; false for other tokenizers than of bytes
 
     def encode(self, messages: Sequence[Message], thinks: bool) -> Sequence[int]:
         return self.text.render(messages, enable_thinking=thinks).ids
 
     def ask(self, messages: Sequence[Message], thinks: bool) -> tuple[str, Sequence[int], Sequence[float], int]:
-        """The answer's characters are printable ones, so that they come back as the same tokens."""
-        bias = {str(self.text.encode(chr(code))[0]): 100 for code in PRINTABLE}
+        """The answer's characters are printable ones, so that single bytes come back as the same tokens."""
+        bias = printable(self.text)
         answer: Any = self.front.openai.post(
             "/chat/completions",
             cast_to=object,
@@ -87,10 +111,17 @@ class Talker:
         content: str = choice["message"]["content"]
         logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
         ids = self.text.encode(content)
-        assert len(ids) == len(logprobs) == self.tokens, "the answer comes back as other tokens"
+        assert not self.exact or len(ids) == len(logprobs) == self.tokens, (
+            f"the answer comes back as other tokens: {content!r}"
+        )
         reused: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         return content, ids, logprobs, reused
 
     def cold(self) -> None:
         """Have the model forget everything."""
         self.front.control("stop", model=self.model)
+
+
+def printable(text: Text) -> dict[str, int]:
+    """A bias towards tokens that are one printable character."""
+    return {str(text.encode(chr(code))[0]): 100 for code in PRINTABLE}
