@@ -14,7 +14,8 @@ from engine.device.sim import SimDriver, SimGraph
 from engine.experts.arena import SlotArena
 from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.cache import ExpertCache
-from engine.experts.hybrid import HybridExperts, MoeBuffers, Signals
+from engine.experts.hybrid import PREFILL, HybridExperts, MoeBuffers, Signals
+from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from engine.files.codecs import CODECS, align
 from engine.files.ftw.manifest import Field, Shape, record_size
@@ -157,6 +158,7 @@ class HybridRig:
         threads: int = 2,
         fillable: int | None = None,
         driver: type[SimDriver] = SimDriver,
+        prefill: PrefillPolicy = PREFILL,
     ) -> None:
         self.driver = driver(512 * MIB, seed=seed, granularity=4096)
         self.stream = self.driver.stream("main")
@@ -179,6 +181,7 @@ class HybridRig:
             threads=threads,
             patience=patience,
             signals=signals,
+            prefill=prefill,
         )
         self._made.callback(self.experts.close)
         self._x_stride, self._y_stride = model.hidden + 16, model.hidden + 32  # rows need not lie dense
