@@ -1,25 +1,27 @@
 """How the memory of a device is divided: a pure function of what a model needs, what was asked for and what is free.
 
-A device holds the weights outside experts, the buffers of a step, context memory (KV) and slots for experts. The first
-two are given; the other two share what those leave. What was asked for in numbers is kept or refused, and what was not
-gives way to it. Every part is stated, and together they are the memory there is.
+A device holds the weights outside experts, the buffers of a step, context memory (KV: pages, window pages and recurrent
+states) and slots for experts. The first two are given; the other two share what those leave. What was asked for in
+numbers is kept or refused, and what was not gives way to it. Every part is stated, and together they are the memory there is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.base.errors import NoRoomError, UsageError
 from engine.base.units import ExpertRoom, KvBudget, format_size
 from engine.memory.budget import (
     DEFAULT_CONTEXT,
     DEFAULT_SHARE,
+    LEAST_STATES,
     ContextNeeds,
     ContextPlan,
     check_asked_context,
     check_context,
     crosses,
-    tokens_within,
+    most_tokens,
+    states_for,
     whole_pages,
 )
 from engine.memory.pages import PAGE_TOKENS, pages_for
@@ -35,7 +37,7 @@ class DeviceNeeds:
 
     weights: int
     buffers: int
-    kv_bytes_per_token: int
+    kept: ContextNeeds
     model_context: int
     table: SlotTable
 
@@ -43,6 +45,18 @@ class DeviceNeeds:
     def fixed(self) -> int:
         """Bytes without which there is no step."""
         return self.weights + self.buffers
+
+    def nothing(self, states: int) -> ContextPlan:
+        """Context memory with so many recurrent states and no token yet."""
+        return ContextPlan(0, 0, self.kept, states if self.kept.state_bytes else 0)
+
+    def tokens_within(self, size: int, empty: ContextPlan) -> int:
+        """The most tokens, in whole pages, whose context memory takes `size` bytes, those of `empty` included.
+
+        What costs nothing a token is bounded by the model's context.
+        """
+        each = self.kept.bytes_per_token
+        return most_tokens(empty, size, size // each if each else pages_for(self.model_context) * PAGE_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -95,19 +109,18 @@ def plan_device(
     """
     check_asked_context(context, needs.model_context)
     room = _room(needs, total)
+    empty = needs.nothing(states_for(needs.kept.state_bytes, room))
     slots = None if experts is None else needs.table.wanted(experts)
     if kv is not None:
-        kv_tokens = _kv_tokens(kv, needs, room)
+        kv_tokens = _kv_tokens(kv, needs, room, empty)
     elif context is not None:
         kv_tokens = pages_for(context) * PAGE_TOKENS
     else:
-        kv_tokens = _default_kv(needs, room, 0 if slots is None else needs.table.bytes_of(slots))
+        kv_tokens = _default_kv(needs, room, 0 if slots is None else needs.table.bytes_of(slots), empty)
     if context is None:
         context = min(needs.model_context, kv_tokens)
-    check_context(context, kv_tokens, needs.kv_bytes_per_token)
-    return _divide(
-        needs, total, ContextPlan(context, kv_tokens, ContextNeeds(needs.kv_bytes_per_token)), slots, experts
-    )
+    check_context(context, kv_tokens, needs.kept.bytes_per_token)
+    return _divide(needs, total, replace(empty, context=context, kv_tokens=kv_tokens), slots, experts)
 
 
 def plan_device_resize(
@@ -127,6 +140,7 @@ def plan_device_resize(
     """
     total = current.used + max(0, free)
     room = _room(needs, total)
+    empty = needs.nothing(current.context.states)
     asked = experts
     if experts is None and not (kv is not None and kv.share):
         asked = current.asked
@@ -135,8 +149,8 @@ def plan_device_resize(
         slots = needs.table.wanted(experts)
     elif asked is not None:
         slots = current.slots
-    kv_tokens = current.context.kv_tokens if kv is None else _kv_tokens(kv, needs, room)
-    context = ContextPlan(min(context_limit, kv_tokens), kv_tokens, ContextNeeds(needs.kv_bytes_per_token))
+    kv_tokens = current.context.kv_tokens if kv is None else _kv_tokens(kv, needs, room, empty)
+    context = replace(empty, context=min(context_limit, kv_tokens), kv_tokens=kv_tokens)
     if crosses(context_border, current.context.context, context.context):
         raise UsageError(
             f"--kv {kv_tokens} takes the context from {current.context.context} to {context.context} tokens; beyond "
@@ -148,7 +162,7 @@ def plan_device_resize(
 
 def _room(needs: DeviceNeeds, total: int) -> int:
     """Bytes that KV and experts share."""
-    least = needs.fixed + PAGE_TOKENS * needs.kv_bytes_per_token
+    least = needs.fixed + replace(needs.nothing(LEAST_STATES), kv_tokens=PAGE_TOKENS).kv_bytes
     if total < least:
         raise NoRoomError(
             f"The device lacks {format_size(least - total)}: weights take {format_size(needs.weights)}, buffers "
@@ -159,18 +173,18 @@ def _room(needs: DeviceNeeds, total: int) -> int:
     return total - needs.fixed
 
 
-def _kv_tokens(kv: KvBudget, needs: DeviceNeeds, room: int) -> int:
+def _kv_tokens(kv: KvBudget, needs: DeviceNeeds, room: int, empty: ContextPlan) -> int:
     if kv.share:
-        return max(PAGE_TOKENS, tokens_within(int(room * kv.share), needs.kv_bytes_per_token))
-    return whole_pages(kv, needs.kv_bytes_per_token)
+        return max(PAGE_TOKENS, needs.tokens_within(int(room * kv.share), empty))
+    return whole_pages(kv, needs.kept.bytes_per_token)
 
 
-def _default_kv(needs: DeviceNeeds, room: int, experts: int) -> int:
+def _default_kv(needs: DeviceNeeds, room: int, experts: int, empty: ContextPlan) -> int:
     """Tokens when nobody says anything: a share of the room, up to a long chat, and what experts leave."""
     model = pages_for(needs.model_context) * PAGE_TOKENS
-    wanted = min(model, DEFAULT_CONTEXT, tokens_within(int(room * DEFAULT_SHARE), needs.kv_bytes_per_token))
-    left = tokens_within(max(0, room - experts), needs.kv_bytes_per_token)
-    floor = min(model, KV_FLOOR, tokens_within(room, needs.kv_bytes_per_token))
+    wanted = min(model, DEFAULT_CONTEXT, needs.tokens_within(int(room * DEFAULT_SHARE) + empty.kv_bytes, empty))
+    left = needs.tokens_within(max(0, room - experts), empty)
+    floor = min(model, KV_FLOOR, needs.tokens_within(room, empty))
     return max(PAGE_TOKENS, floor, min(wanted, left))
 
 
@@ -180,7 +194,7 @@ def _divide(
     """Context memory as planned and these slots, or (None) as many as fit beside it."""
     table, room = needs.table, total - needs.fixed
     if context.kv_bytes > room:
-        most = tokens_within(room, needs.kv_bytes_per_token)
+        most = needs.tokens_within(room, _empty(context))
         raise NoRoomError(
             f"Context memory for {context.kv_tokens} tokens takes {format_size(context.kv_bytes)}, "
             f"{format_size(context.kv_bytes - room)} more than the {format_size(room)} that weights and buffers leave.",
@@ -195,7 +209,7 @@ def _divide(
             f"{sum(slots)} slots for experts take {format_size(experts)}, {format_size(excess)} more than the "
             f"{format_size(room - context.kv_bytes)} that weights, buffers and context memory for {context.kv_tokens} "
             "tokens leave.",
-            _nearest(needs, room, context.kv_bytes, experts),
+            _nearest(needs, room, context, experts),
         )
     taken = 0 if asked is None else experts
     return DevicePlan(
@@ -206,17 +220,21 @@ def _divide(
         experts=experts,
         slots=slots,
         share=table.record_bytes_of(slots) / table.pool_bytes if table.pool_bytes else 0.0,
-        largest_context=min(needs.model_context, tokens_within(room - taken, needs.kv_bytes_per_token)),
+        largest_context=min(needs.model_context, needs.tokens_within(room - taken, _empty(context))),
         asked=asked,
         notes=() if asked is None else _notes(table, asked),
     )
 
 
-def _nearest(needs: DeviceNeeds, room: int, kv: int, experts: int) -> str:
-    most = sum(needs.table.within(room - kv))
+def _nearest(needs: DeviceNeeds, room: int, context: ContextPlan, experts: int) -> str:
+    most = sum(needs.table.within(room - context.kv_bytes))
     fewer = f"Give --experts {most} or less" if most else "Give --experts 0"
-    tokens = tokens_within(room - experts, needs.kv_bytes_per_token) if room > experts else 0
+    tokens = needs.tokens_within(room - experts, _empty(context)) if room > experts else 0
     return f"{fewer}, or --kv {tokens} or less." if tokens else f"{fewer}."
+
+
+def _empty(context: ContextPlan) -> ContextPlan:
+    return replace(context, context=0, kv_tokens=0)
 
 
 def _notes(table: SlotTable, asked: ExpertRoom) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from engine.memory.slots import BankSize, SlotTable
 from engine.program.ir import Program
 from engine.program.step_bytes import WeightBytes
 from engine.spec.layout import ORDER
+from engine.worker.loading import context_needs
 from engine.worker.scheduler import POLICY
 
 MAP_CHUNK = 2 * MIB  # the unit in which devices map memory
@@ -43,7 +44,7 @@ def device_needs(
     return DeviceNeeds(
         weights=sum(weights.dense.values()),
         buffers=_buffer_bytes(program, banks) + _SPARE,
-        kv_bytes_per_token=program.kv_bytes_per_token,
+        kept=context_needs(program),
         model_context=model_context,
         table=SlotTable(tuple(sizes), max(1, top_k_of(program)), MAP_CHUNK),
     )

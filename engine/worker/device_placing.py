@@ -15,7 +15,6 @@ from engine.device.driver import Driver
 from engine.experts.bank import HostBank
 from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
-from engine.memory.blocks import ContextRoom
 from engine.memory.budget import crosses
 from engine.memory.device_budget import DeviceNeeds, DevicePlan, plan_device
 from engine.memory.pages import PAGE_TOKENS
@@ -110,7 +109,7 @@ class Placing:
             measured = replace(needs, buffers=max(0, taken - needs.weights))
             final = self.wishes.plan(measured, total, min(free, self.driver.memory()[1] + taken))
             final = _on_one_side(final, plan.context.context, context_border(self.spec))
-            executor.resize_context(ContextRoom(final.context.pages))
+            executor.resize_context(final.context.room)
             executor.resize_experts(final.slots)
             return Placed(executor, program, final, measured)
         except BaseException:

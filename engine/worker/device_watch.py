@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine.memory.budget import ContextPlan, crosses
-from engine.memory.pages import PAGE_TOKENS
+from engine.memory.budget import crosses
+from engine.memory.pages import PAGE_TOKENS, pages_for
 from engine.worker.budget import Budget
 from engine.worker.device_planner import DevicePlanner
 from engine.worker.watcher import MemoryReader, Move, Observation, Watcher, WatchPolicy, Wish
@@ -41,7 +41,7 @@ class DeviceWatch:
             free=self._read()[1],
             experts=plan.experts,
             kv=plan.kv,
-            kv_wanted=wanted_tokens * budget.context.bytes_per_token,
+            kv_wanted=replace(budget.context, kv_tokens=pages_for(wanted_tokens) * PAGE_TOKENS).kv_bytes,
         )
         move = self._watcher.observe(seen)
         if move is None:
@@ -57,8 +57,9 @@ class DeviceWatch:
 
     def _moved(self, budget: Budget, move: Move) -> Budget:
         planner, context = self._planner, budget.context
-        tokens = max(1, move.kv // context.bytes_per_token // PAGE_TOKENS) * PAGE_TOKENS
-        wanted = ContextPlan(min(planner.context_limit, tokens), tokens, context.needs, context.states)
+        empty = planner.needs.nothing(context.states)
+        tokens = max(PAGE_TOKENS, planner.needs.tokens_within(move.kv, empty))
+        wanted = replace(empty, context=min(planner.context_limit, tokens), kv_tokens=tokens)
         if crosses(planner.context_border, context.context, wanted.context):
             wanted = context  # what has been read would be wrong
         return replace(budget, context=wanted, slots=planner.needs.table.within(move.experts))

@@ -13,6 +13,7 @@ from engine.experts.balance import Balancer
 from engine.experts.machines import machine_named
 from engine.experts.split import DEFAULT_SPLIT, Split
 from engine.memory.blocks import ContextRoom
+from engine.memory.budget import ContextNeeds
 from engine.memory.device_budget import DeviceNeeds, plan_device
 from engine.memory.slots import BankSize, SlotTable
 from engine.program.executor import Batch, Floats, Ints
@@ -26,7 +27,7 @@ TOTAL = 500_000
 NEEDS = DeviceNeeds(
     weights=10_000,
     buffers=5_000,
-    kv_bytes_per_token=100,
+    kept=ContextNeeds(100),
     model_context=4096,
     table=SlotTable((BankSize(RECORD, LAYERS * EXPERTS, LAYERS * EXPERTS),), TOP_K),
 )

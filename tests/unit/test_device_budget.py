@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.base.errors import DoesNotFitError, NoRoomError, UsageError
 from engine.base.units import GIB, MIB, ExpertRoom, KvBudget
-from engine.memory.budget import DEFAULT_CONTEXT
+from engine.memory.budget import DEFAULT_CONTEXT, LEAST_STATES, ContextNeeds
 from engine.memory.device_budget import (
     KV_FLOOR,
     DeviceNeeds,
@@ -23,7 +23,7 @@ from engine.memory.pages import PAGE_TOKENS
 from engine.memory.slots import BankSize, SlotTable
 
 TABLE = SlotTable((BankSize(3 * MIB, 1024, 1024), BankSize(5 * MIB, 128, 128)), top_k=8, chunk=2 * MIB)
-NEEDS = DeviceNeeds(GIB, 200 * MIB, 50_000, 40_960, TABLE)
+NEEDS = DeviceNeeds(GIB, 200 * MIB, ContextNeeds(50_000), 40_960, TABLE)
 
 
 def resized(plan: DevicePlan, needs: DeviceNeeds = NEEDS, free: int | None = None, **wishes: Any) -> DevicePlan:
@@ -46,7 +46,7 @@ def test_without_a_wish_context_has_its_default_and_experts_the_rest() -> None:
 
 def test_bytes_shares_and_slots_of_one_bank_are_what_they_say() -> None:
     table = SlotTable((BankSize(MIB, 1000, 1000),), top_k=8)
-    needs = DeviceNeeds(0, 0, 1000, 4096, table)
+    needs = DeviceNeeds(0, 0, ContextNeeds(1000), 4096, table)
     for wish, slots in (
         (ExpertRoom(bytes=64 * MIB), 64),
         (ExpertRoom(bytes=64 * MIB + 1), 64),
@@ -66,16 +66,16 @@ def test_a_bank_that_cannot_be_filled_has_no_slots() -> None:
     table = SlotTable((BankSize(MIB, 100, 100), BankSize(MIB, 100, 0), BankSize(MIB, 100, 7)), top_k=8)
     assert table.wanted(ExpertRoom(slots=50)) == (50, 0, 0)
     assert table.most == (100, 0, 0)
-    plan = plan_device(DeviceNeeds(0, 0, 1000, 4096, table), GIB, experts=ExpertRoom(share=0.5))
+    plan = plan_device(DeviceNeeds(0, 0, ContextNeeds(1000), 4096, table), GIB, experts=ExpertRoom(share=0.5))
     assert (plan.slots, plan.notes) == ((50, 0, 0), ())
     nothing = SlotTable((BankSize(MIB, 100, 0),), top_k=8)
-    plan = plan_device(DeviceNeeds(0, 0, 1000, 4096, nothing), GIB, experts=ExpertRoom(bytes=GIB))
+    plan = plan_device(DeviceNeeds(0, 0, ContextNeeds(1000), 4096, nothing), GIB, experts=ExpertRoom(bytes=GIB))
     assert plan.slots == (0,)
     assert "--experts 1.00 GiB has no effect" in plan.notes[0]
 
 
 def test_a_model_without_experts_has_context_alone() -> None:
-    plan = plan_device(DeviceNeeds(MIB, MIB, 1000, 4096, SlotTable((), top_k=0)), GIB)
+    plan = plan_device(DeviceNeeds(MIB, MIB, ContextNeeds(1000), 4096, SlotTable((), top_k=0)), GIB)
     assert (plan.slots, plan.experts, plan.share) == ((), 0, 0.0)
 
 
@@ -222,6 +222,15 @@ class Case:
         return self.total - self.needs.fixed
 
 
+def kept() -> st.SearchStrategy[ContextNeeds]:
+    """What models keep: pages, perhaps window pages, perhaps states."""
+    windows = st.just((0, 0)) | st.tuples(st.integers(1, 200_000), st.integers(1, 5000))
+    states = st.just(0) | st.integers(1, 64 * MIB)
+    return st.builds(
+        lambda each, window, state: ContextNeeds(each, *window, state), st.integers(1, 200_000), windows, states
+    )
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     top_k = draw(st.integers(1, 12))
@@ -233,12 +242,12 @@ def cases(draw: st.DrawFn) -> Case:
     needs = DeviceNeeds(
         weights=draw(st.integers(0, 4 * GIB)),
         buffers=draw(st.integers(0, GIB)),
-        kv_bytes_per_token=draw(st.integers(1, 200_000)),
+        kept=draw(kept()),
         model_context=draw(st.integers(1, 200_000)),
         table=SlotTable(tuple(banks), top_k, draw(st.sampled_from([1, 4096, 2 * MIB]))),
     )
-    page = PAGE_TOKENS * needs.kv_bytes_per_token
-    return Case(needs, needs.fixed + page + draw(st.integers(0, GIB) | st.integers(0, 24 * GIB)))
+    least = replace(needs.nothing(LEAST_STATES), kv_tokens=PAGE_TOKENS).kv_bytes
+    return Case(needs, needs.fixed + least + draw(st.integers(0, GIB) | st.integers(0, 24 * GIB)))
 
 
 # Wishes as parts of what the case has, so that most of them fit and some do not.
@@ -247,10 +256,10 @@ KINDS = st.sampled_from(["tokens", "bytes", "share"])
 
 
 def kv_wish(case: Case, kind: str, part: float) -> KvBudget:
-    size = case.needs.kv_bytes_per_token * PAGE_TOKENS + int(part * case.room)
+    size = case.needs.kept.bytes_per_token * PAGE_TOKENS + int(part * case.room)
     if kind == "share":
         return KvBudget(share=0.001 + part)
-    return KvBudget(bytes=size) if kind == "bytes" else KvBudget(tokens=size // case.needs.kv_bytes_per_token)
+    return KvBudget(bytes=size) if kind == "bytes" else KvBudget(tokens=size // case.needs.kept.bytes_per_token)
 
 
 def experts_wish(case: Case, kind: str, part: float) -> ExpertRoom:
