@@ -1,6 +1,7 @@
 """Draws the plots of docs/experts.md and prints its tables.
 
-From the root of the tree: `PYTHONPATH=. python docs/plots/draw.py TRACE`, with a recorded trace of Qwen3.6-35B-A3B.
+From the root of the tree: `PYTHONPATH=. python docs/plots/draw.py TRACE`, with a recorded trace of Qwen3.6-35B-A3B;
+without one, `prefill.png` alone, which needs none.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from engine.experts.split import DEFAULT_SPLIT, Split
 from engine.experts.trace import Trace, read_trace
 from freetoken_cli.replay_plot import draw
 from freetoken_cli.replaying import PERCENTS, sweep_policies
+from tests.unit.prefill_ablation import draw_prefill
 from tests.unit.virtual_steps import RECORD, Drive, excess, up_to
 
 HERE = Path(__file__).parent
 WARMUP = 128
 
 
-def main(path: Path) -> None:
+def main(path: Path | None) -> None:
+    draw_prefill(HERE / "prefill.png", table)
+    if path is None:
+        return
     trace = read_trace(path)
     miss_rates(trace)
     half_lives(trace)
@@ -187,4 +192,4 @@ def _mean_excess(machine: VirtualMachine, split: Split) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -46,6 +46,11 @@ class CachingExecutor(Executor, Protocol):
         """What happened in the last step, [MoE layers, 5]: experts in all, hits, misses, fills, left to the CPU."""
         ...
 
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the last step brought whole layers of experts instead of what it routed to."""
+        ...
+
 
 @dataclass(frozen=True)
 class BranchTimes:
@@ -160,6 +165,9 @@ class CachedExperts:
         """
         counts = self._executor.layer_counts()
         times = self._clock.times(counts)
+        if self._executor.is_streaming:
+            self._count_moved(times)  # nobody missed anything, and nothing was divided
+            return
         self._count(counts, times)
         if not times.link_seconds and not times.host_seconds:
             return  # nothing to balance by
@@ -176,15 +184,18 @@ class CachedExperts:
             "fills": added[FILLS],
             "cpu_experts": added[CPU],
             "plans": len(counts),
-            "link_bytes": times.link_bytes,
-            "link_seconds": times.link_seconds,
-            "host_bytes": times.host_bytes,
-            "host_seconds": times.host_seconds,
         }
         for name, value in values.items():
             self._totals[name] += float(value)
+        self._count_moved(times)
         self._recent_hits = self._recent_hits * _RECENT + float(added[HITS])
         self._recent_experts = self._recent_experts * _RECENT + float(added[HITS] + added[MISSES])
+
+    def _count_moved(self, times: BranchTimes) -> None:
+        self._totals["link_bytes"] += times.link_bytes
+        self._totals["link_seconds"] += times.link_seconds
+        self._totals["host_bytes"] += times.host_bytes
+        self._totals["host_seconds"] += times.host_seconds
 
     def values(self) -> dict[str, float]:
         """What `Stats` tells of them; rates and shares that no step has shown yet are absent.

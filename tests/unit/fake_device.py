@@ -50,6 +50,7 @@ class FakeDevice(FakeExecutor):
         self.splits: list[Split] = []
         self.moves: list[str] = []
         self.broken = 0  # steps that fail from now on
+        self.is_streaming = False
 
     @property
     def taken(self) -> int:
