@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -67,6 +68,10 @@ class Sessions:
             answer = next(chore.slices)
         except FreetokenError as error:
             answer = Failed.of(error, ticket=chore.ticket)
+        except Exception as error:
+            traceback.print_exception(error)
+            failure = FreetokenError(f"The model's worker failed at it: {error!r}.", "Try again.")
+            answer = Failed.of(failure, ticket=chore.ticket)
         if answer is None:
             return []
         self._chores.popleft()

@@ -1,0 +1,144 @@
+"""Saving and restoring between the steps of a worker: streams go on, failures are answers, nothing half stays."""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from pathlib import Path
+
+import pytest
+from fake_executor import FakeExecutor, answer, fake_model
+
+from engine.worker.engine import Engine
+from engine.worker.protocol import (
+    ContextLoaded,
+    ContextSaved,
+    Done,
+    Failed,
+    Generate,
+    LoadContext,
+    Message,
+    SaveContext,
+    Tokens,
+)
+from engine.worker.sessions import SLICE_SECONDS
+
+PROMPT = tuple(range(20, 120))
+
+
+def slow_engine(kv_tokens: int = 1024) -> Engine:
+    """One whose clock says that every look at it came a whole slice after the last."""
+    ticks = count()
+    return Engine(fake_model(kv_tokens), clock=lambda: next(ticks) * SLICE_SECONDS)
+
+
+def turn(engine: Engine) -> list[Message]:
+    """What a worker does between two looks at its messages."""
+    return [*engine.step(), *engine.chore()]
+
+
+def run(engine: Engine) -> list[Message]:
+    """Everything there is to do."""
+    out: list[Message] = []
+    while engine.busy:
+        out += turn(engine)
+    return out
+
+
+def computed(engine: Engine, tokens: tuple[int, ...] = PROMPT) -> Done:
+    engine.handle(Generate(1, tokens, 4))
+    (done,) = [message for message in run(engine) if isinstance(message, Done)]
+    return done
+
+
+def saved(path: Path) -> ContextSaved:
+    engine = slow_engine()
+    computed(engine)
+    assert engine.handle(SaveContext(7, str(path), PROMPT)) == []
+    (message,) = run(engine)
+    assert isinstance(message, ContextSaved)
+    return message
+
+
+def test_a_context_goes_from_one_worker_to_another(tmp_path: Path) -> None:
+    message = saved(tmp_path / "a")
+    assert message == ContextSaved(7, 96, (tmp_path / "a").stat().st_size)
+    other = slow_engine()
+    other.handle(LoadContext(8, str(tmp_path / "a")))
+    assert run(other) == [ContextLoaded(8, 96, 96)]
+    done = computed(other, (*PROMPT, 1, 2, 3))
+    assert done.cached_tokens == 96
+    assert done.reuse is not None
+    assert (done.reuse.position, done.reuse.why) == (96, "last")
+
+
+def test_streams_go_on_while_contexts_are_saved_and_restored(tmp_path: Path) -> None:
+    saved(tmp_path / "a")
+    engine = slow_engine()
+    computed(engine)
+    engine.handle(Generate(2, (50, 51, 52), 40))
+    turn(engine)
+    engine.handle(SaveContext(7, str(tmp_path / "b"), PROMPT))
+    engine.handle(LoadContext(8, str(tmp_path / "a")))
+    said: list[int] = []
+    between: list[int] = []
+    answers: list[Message] = []
+    while engine.busy:
+        for message in turn(engine):
+            if isinstance(message, Tokens):
+                said += message.ids
+            elif isinstance(message, ContextSaved | ContextLoaded):
+                answers.append(message)
+                between.append(len(said))
+    assert [message.kind for message in answers] == ["context_saved", "context_loaded"]
+    assert between[0] >= 6, "a step was taken after every block"
+    assert between[1] - between[0] >= 6
+    assert said == answer([50, 51, 52], 40)[1:]
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_as_much_is_restored_as_there_is_room_for(tmp_path: Path) -> None:
+    saved(tmp_path / "a")
+    engine = slow_engine(kv_tokens=64)
+    engine.handle(LoadContext(8, str(tmp_path / "a")))
+    assert run(engine) == [ContextLoaded(8, 64, 96)]
+    done = computed(engine, PROMPT[:60])
+    assert done.cached_tokens == 48
+
+
+def test_failures_are_answers_and_the_next_one_is_served(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = fake_model()
+    engine = Engine(model)
+    computed(engine)
+    assert isinstance(model.executor, FakeExecutor)
+    read = model.executor.read_block
+
+    def broken(kind: str, block: int) -> None:
+        raise RuntimeError("the bus fell off")
+
+    model.executor.read_block = broken  # type: ignore[assignment, method-assign]
+    engine.handle(SaveContext(1, str(tmp_path / "a"), PROMPT))
+    engine.handle(SaveContext(2, str(tmp_path / "a"), (1, 2, 3)))
+    engine.handle(LoadContext(3, str(tmp_path / "a")))
+    failed = run(engine)
+    assert [(m.ticket, m.error) for m in failed if isinstance(m, Failed)] == [
+        (1, "FreetokenError"),
+        (2, "NotFoundError"),
+        (3, "NotFoundError"),
+    ]
+    assert "the bus fell off" in capfd.readouterr().err
+    assert os.listdir(tmp_path) == []
+    model.executor.read_block = read  # type: ignore[method-assign]
+    engine.handle(SaveContext(4, str(tmp_path / "a"), PROMPT))
+    assert isinstance(run(engine)[0], ContextSaved)
+
+
+def test_a_worker_that_leaves_removes_what_is_half_written(tmp_path: Path) -> None:
+    engine = slow_engine()
+    computed(engine)
+    engine.handle(SaveContext(1, str(tmp_path / "a"), PROMPT))
+    turn(engine)
+    assert os.listdir(tmp_path) == [".a.partial"]
+    engine.close()
+    assert os.listdir(tmp_path) == []
+    assert not engine.busy
