@@ -2,7 +2,8 @@
 
 A device holds the weights outside experts, the buffers of a step, context memory (KV: pages, window pages and recurrent
 states) and slots for experts. The first two are given; the other two share what those leave. What was asked for in
-numbers is kept or refused, and what was not gives way to it. Every part is stated, and together they are the memory there is.
+numbers is kept or refused, and what was not gives way to it. Every part is stated, and together they are the memory
+there is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CUDA device as a worker uses it: its driver, its kernels of attention and recurrences, and how it signals the CPU worker."""
+"""The CUDA device as a worker uses it: its driver, its mixers, and how it signals the CPU worker."""
 
 from __future__ import annotations
 

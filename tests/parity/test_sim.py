@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.device.sim import SimDriver
 from engine.experts.bank import HostBank
 from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
+from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.lower import lower
 from engine.spec.schema import Spec
 
 from .cases import CASES
-from .check import in_chunks, truth_of
+from .check import batch, in_chunks, page_table, resumed, truth_of
 from .conftest import Models, QuantisedModels
 from .prepare import Prepared, native
 from .test_native import assert_same_bits
@@ -35,11 +37,15 @@ FEW = (  # one a mixer, router, activation or form of experts
     "deepseek_v3-odd-biased",
     "deepseek_v3-groups-yarn",
     "gpt_oss-odd",
+    "qwen3_next-odd-mixed-layers",
+    "qwen3_5_moe-odd-wrapped",
+    "kimi_linear-odd-groups",
     "granitemoehybrid-odd-rope-limits",
     "lfm2_moe-odd-biased",
     "jamba-odd-biased",
     "nemotron_h-odd-groups",
 )
+RECURRENT = FEW[FEW.index("qwen3_next-odd-mixed-layers") :]
 EVERY = [pytest.param(case.name, marks=() if case.name in FEW else pytest.mark.long) for case in CASES]
 EVERY_CODEC = [
     pytest.param(family, codec, marks=() if family == "qwen3_moe" else pytest.mark.long) for family, codec in EACH
@@ -126,3 +132,32 @@ def test_a_cache_of_all_experts_and_none_at_all(models: Models, name: str) -> No
     with on_device(model, lambda ftw: [0] * len(ftw.banks), signals="host") as executor:
         assert_same_in_chunks(executor, model)
         assert executor.counters()["hits"] + executor.counters()["fills"] == 0
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_prompt_goes_on_from_a_state_that_was_saved_on_the_device(models: Models, name: str) -> None:
+    model = models(name)
+    prompt, yardstick = model.truth.prompt, native(model.ftw, threads=1)
+    whole = in_chunks(yardstick, prompt, [len(prompt)])
+    with on_device(model) as executor:
+        for logits in resumed(executor, yardstick, prompt, 32):
+            assert_same_bits(logits, whole[32:])
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_experts_and_context_that_change_size_on_the_way_change_no_bit(models: Models, name: str) -> None:
+    model = models(name)
+    prompt = model.truth.prompt
+    whole = in_chunks(native(model.ftw, threads=1), prompt, [len(prompt)])
+    with on_device(model) as executor:
+        pages, found = page_table(executor, len(prompt)), []
+        most = executor.room
+        rooms = (most, ContextRoom(most.pages, most.windows, 1), ContextRoom(2 * most.pages, 2 * most.windows, 7))
+        slots = (some_slots(model.ftw), [0] * len(model.ftw.banks), all_slots(model.ftw))
+        for part, (room, each) in enumerate(zip(rooms, slots, strict=True)):
+            executor.resize_context(room)
+            executor.resize_experts(each)
+            chunk = prompt[part * 15 : (part + 1) * 15]
+            found.append(executor.step(batch(chunk, part * 15, pages, range(len(chunk)))))
+        executor.check()
+    assert_same_bits(np.concatenate(found), whole[:45])

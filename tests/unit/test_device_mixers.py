@@ -130,6 +130,6 @@ def test_a_batch_that_does_not_fit_is_refused_by_both(model: Model, wrong: str) 
     good = batch_of(Part(0, tokens(3)), Part(1, tokens(2)))
     with pytest.raises(ValueError, match=message):
         device.step(change(good))
-    with pytest.raises(ValueError, match="state|page|save"):
+    with pytest.raises(ValueError, match=r"state|page|save"):
         native.step(change(good))
     assert_same_bits(device.step(good), native.step(good))

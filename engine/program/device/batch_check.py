@@ -37,7 +37,7 @@ class ContextNeeds:
     def of(program: Program) -> ContextNeeds:
         """Those of a program."""
         reaching = [op for op in program.ops if op.kind == "attention" and program.caches[int(op.attrs["cache"])].reach]
-        sights = {Sight(int(op.attrs["window"]), int(op.attrs.get("chunk", 0))) for op in reaching}
+        sights = {Sight(int(op.attrs["window"]), int(op.attrs["chunk"])) for op in reaching}
         paged = any(not cache.reach for cache in program.caches)
         return ContextNeeds(paged, tuple(sights), bool(program.states))
 

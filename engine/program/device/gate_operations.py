@@ -17,9 +17,7 @@ def make_l2_norm(op: OpReader) -> Issue:
 
     def issue(extent: Extent) -> None:
         grid = (x.width // group, extent.grid_rows(x.per_row), 1)
-        launch(
-            grid, group_threads(group), x.address, x.stride, eps, group, extent.live(x.per_row), y.address, y.stride
-        )
+        launch(grid, group_threads(group), x.address, x.stride, eps, group, extent.live(x.per_row), y.address, y.stride)
 
     return issue
 

@@ -195,7 +195,7 @@ class PagedAttention:
             scale=float(op.attrs["scale"]),
             softcap=float(op.attrs["softcap"]),
             window=int(op.attrs["window"]),
-            chunk=int(op.attrs.get("chunk", 0)),
+            chunk=int(op.attrs["chunk"]),
         )
         (out,) = (self._buffers[name] for name in op.writes)
         sinks = self._sinks[op.weights[0]] if op.weights[0] else 0
