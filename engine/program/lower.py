@@ -145,7 +145,7 @@ class _Build:
             (q, k, v),
             (mixed,),
             (self.weight("attn.sinks") if mixer.sinks else "",),
-            cache=self.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.head_dim)),
+            cache=self.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.head_dim, self.reach(mixer))),
             heads=mixer.heads,
             kv_heads=mixer.kv_heads,
             k_dim=mixer.head_dim,
@@ -158,6 +158,11 @@ class _Build:
         for name in gate:
             self.op("gate", (mixed, name), (mixed,), activation="sigmoid")
         self.linears(mixed, {PART: "attn.o"}, {"attn.o": mixer.o_bias})
+
+    def reach(self, mixer: Attention) -> int:
+        """How far back a token sees at most; 0 where that is all of the context."""
+        reach = min(filter(None, (mixer.window, mixer.chunk)), default=0)
+        return reach if reach < self.context else 0
 
     def latent_attention(self, mixer: LatentAttention) -> None:
         """The absorbed form: queries are taken into the latent space, so one key a token serves every head."""

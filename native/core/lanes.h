@@ -62,9 +62,9 @@ inline Lanes min(Lanes a, Lanes b) {
 inline Lanes max(Lanes a, Lanes b) {
     return {_mm512_max_ps(a.v, b.v)};
 }
-// a where a is a number, b where a is NaN.
-inline Lanes number_or(Lanes a, Lanes b) {
-    return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(a.v, a.v, _CMP_ORD_Q), a.v)};
+// a where x is a number, b where x is NaN.
+inline Lanes where_number(Lanes x, Lanes a, Lanes b) {
+    return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, x.v, _CMP_ORD_Q), a.v)};
 }
 // a * 2^n for the n that the rounding magic left in the low bits of `shifted`.
 inline Lanes scale_by_power(Lanes a, Lanes shifted) {
@@ -143,9 +143,9 @@ inline Lanes min(Lanes a, Lanes b) {
 inline Lanes max(Lanes a, Lanes b) {
     return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
-inline Lanes number_or(Lanes a, Lanes b) {
-    return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(a.lo, a.lo, _CMP_ORD_Q)),
-            _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(a.hi, a.hi, _CMP_ORD_Q))};
+inline Lanes where_number(Lanes x, Lanes a, Lanes b) {
+    return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, x.lo, _CMP_ORD_Q)),
+            _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, x.hi, _CMP_ORD_Q))};
 }
 inline __m256 scale_by_power(__m256 a, __m256 shifted) {
     const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(kRoundMagicBits));
@@ -212,8 +212,8 @@ inline Lanes min(Lanes a, Lanes b) {
 inline Lanes max(Lanes a, Lanes b) {
     return each_lane([&](int l) { return a.v[l] > b.v[l] ? a.v[l] : b.v[l]; });
 }
-inline Lanes number_or(Lanes a, Lanes b) {
-    return each_lane([&](int l) { return a.v[l] == a.v[l] ? a.v[l] : b.v[l]; });
+inline Lanes where_number(Lanes x, Lanes a, Lanes b) {
+    return each_lane([&](int l) { return x.v[l] == x.v[l] ? a.v[l] : b.v[l]; });
 }
 inline Lanes scale_by_power(Lanes a, Lanes shifted) {
     return each_lane(
@@ -236,7 +236,7 @@ inline Lanes operator-(Lanes a) {
 }
 
 inline Lanes canonical(Lanes a) {
-    return number_or(a, broadcast(float_of(kCanonicalNan)));
+    return where_number(a, a, broadcast(float_of(kCanonicalNan)));
 }
 
 // The first n lanes from memory, zero in the others; n < 16.
@@ -266,7 +266,7 @@ inline Lanes exp(Lanes x) {
     p = fma(p, r, broadcast(0.5f));
     p = fma(p, r, broadcast(1.0f));
     p = fma(p, r, broadcast(1.0f));
-    return number_or(scale_by_power(p, shifted), x);
+    return where_number(x, scale_by_power(p, shifted), x);
 }
 
 // Of the bits of freetoken::sigmoid and freetoken::softplus.
