@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.units import GIB, MIB, KvBudget
-from engine.memory.budget import DEFAULT_CONTEXT, ContextNeeds, plan_context, plan_resize
+from engine.memory.budget import DEFAULT_CONTEXT, ContextNeeds, plan_context, plan_resize, windows_for
 from engine.memory.pages import PAGE_TOKENS
+from engine.memory.windows import window_pages
 
 
 def test_default_is_the_models_context_up_to_a_share_of_free_memory() -> None:
@@ -97,3 +98,27 @@ def test_a_plan_always_fits(bytes_per_token: int, model_context: int, available:
     assert plan.kv_bytes <= available
     assert 0 < plan.context <= min(plan.kv_tokens, model_context)
     assert plan.kv_tokens % PAGE_TOKENS == 0
+
+
+def test_states_and_windows_count_beside_the_pages() -> None:
+    needs = ContextNeeds(1024, 512, reach=128, state_bytes=MIB)
+    plan = plan_context(needs, model_context=16384, available=GIB)
+    assert plan.room.states == 48
+    assert 0 < plan.room.windows < plan.room.pages
+    pages, windows = plan.room.pages * PAGE_TOKENS * 1024, plan.room.windows * PAGE_TOKENS * 512
+    assert plan.kv_bytes == pages + windows + 48 * MIB
+    assert plan_context(needs, model_context=16384, available=128 * MIB).room.states == 16
+    smaller = plan_resize(plan, KvBudget(tokens=1024), context_limit=16384, context_border=None, available=0)
+    assert (smaller.room.pages, smaller.room.windows, smaller.room.states) == (64, 64, 48)
+
+
+def test_a_model_whose_states_alone_are_too_large_is_refused_with_the_numbers() -> None:
+    needs = ContextNeeds(1024, state_bytes=40 * MIB)
+    with pytest.raises(DoesNotFitError, match=r"takes 17\d MiB, .* more than the 100 MiB that are free"):
+        plan_context(needs, model_context=16384, available=100 * MIB)
+
+
+@given(st.integers(1, 5000), st.integers(1, 3000))
+def test_there_are_windows_enough_for_a_request_that_is_alone(pages: int, reach: int) -> None:
+    needed = window_pages(pages * PAGE_TOKENS, reach, PAGE_TOKENS)
+    assert needed <= windows_for(pages, reach) <= pages

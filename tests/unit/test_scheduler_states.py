@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,6 +165,32 @@ def test_a_step_says_what_the_next_one_reads() -> None:
     ask(front, 1, [50] * 150, 2)
     front.run()
     assert [batch.more for batch in executor.batches] == [64, 22, 0, 0]
+
+
+@pytest.mark.parametrize("step_seconds", [0.02, 0.2])
+def test_four_streams_hardly_wait_for_a_long_prompt(step_seconds: float) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += step_seconds + seconds
+
+    model = fake_model(32768, model_context=32768, needs=HYBRID)
+    executor = FakeExecutor(model.budget.context.room, pace=0.002, sleep=sleep)
+    front = Front(Engine(replace(model, executor=executor), POLICY, lambda: now))
+    for number in range(4):
+        ask(front, number, [40 + number] * 20, 3000)
+    for _ in range(20):
+        front.hear(front.engine.step())
+    ask(front, 9, list(range(20, 220)) * 100, 1)
+    waits = []
+    while 9 not in front.done:
+        before, began = [len(front.tokens[number]) for number in range(4)], now
+        front.hear(front.engine.step())
+        waits.append(now - began)
+        assert [len(front.tokens[number]) for number in range(4)] == [count + 1 for count in before]
+    assert max(waits) <= step_seconds + 4 * 0.002 + 0.3
+    assert executor.batches[-1].positions.max() == 19_999
 
 
 @pytest.mark.parametrize("name", ["states_are_not_copied", "windows_are_given_up_a_page_early", "saves_change_places"])
