@@ -18,11 +18,11 @@ from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import ContextRoom
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.native_mixers import NativeMixers
-from engine.program.device.step_data import StepData, StepMode
 from engine.program.device.triton_mixers import TritonMixers
 from engine.program.executor import Batch
 from engine.program.ir import Buffer, Cache, Op, Program
 from tests.gpu.interpreted import MIB, InterpretingDriver, load
+from tests.gpu.mixing import mix
 
 ROOM = 36  # tokens of a step
 
@@ -37,6 +37,8 @@ class Case:
     v_dim: int
     latent: bool = False  # values are the first columns of the keys
     window: int = 0
+    chunk: int = 0
+    reach: int = 0
     softcap: float = 0.0
     sinks: bool = False
 
@@ -49,9 +51,11 @@ CASES = {
     "ragged head": Case(6, 2, 10, 10),
     "latent": Case(20, 1, 72, 64, latent=True),
     "window": Case(4, 2, 32, 32, window=40),
+    "window pages": Case(4, 2, 32, 32, window=40, reach=40),
+    "chunks": Case(4, 2, 32, 32, chunk=24, reach=24),
     "softcap": Case(4, 2, 32, 32, softcap=5.0),
     "sinks": Case(4, 2, 32, 32, sinks=True),
-    "all of them": Case(18, 1, 48, 48, window=70, softcap=3.0, sinks=True),
+    "all of them": Case(18, 1, 48, 48, window=70, reach=70, softcap=3.0, sinks=True),
 }
 
 
@@ -71,12 +75,12 @@ def program_of(case: Case) -> Program:
         ("sinks" if case.sinks else "",),
         {
             "cache": 0, "heads": case.heads, "kv_heads": case.kv_heads, "k_dim": case.k_dim, "v_dim": case.v_dim,
-            "scale": case.k_dim**-0.5, "window": case.window, "softcap": case.softcap,
+            "scale": case.k_dim**-0.5, "window": case.window, "chunk": case.chunk, "softcap": case.softcap,
         },
     )  # fmt: skip
     select = Op("select", ("x",), ("logits",))
     ops = (Op("embed", (), ("x",), ("embed",), {"scale": 1.0}), attention, select)
-    cache = Cache(case.kv_heads, case.k_dim, 0 if case.latent else case.v_dim)
+    cache = Cache(case.kv_heads, case.k_dim, 0 if case.latent else case.v_dim, case.reach)
     return Program(buffers, ops, (cache,), (), "logits", 16, "x", (2,))
 
 
@@ -101,43 +105,33 @@ def run(case: Case, seed: int) -> float:
     pages[1] = np.setdiff1d(np.arange(24, dtype=np.int32), pages[0])[::-1].copy()
     driver = InterpretingDriver(256 * MIB, granularity=4096)
     buffers = DeviceBuffers(driver, program, ROOM, ROOM)
-    settings = {"kv_dtype": "f16", "page_tokens": 16, "room": ContextRoom(24), "max_tokens": ROOM}
+    settings = {"kv_dtype": "f16", "page_tokens": 16, "room": ContextRoom(24, 24), "max_tokens": ROOM}
     both = (
         NativeMixers(driver, program, weights, buffers, **settings, threads=1),
         TritonMixers(driver, program, weights, buffers, load=load, **settings),
     )
     worst = 0.0
     for parts in STEPS:
-        batch = batch_of(parts, pages)
+        batch = batch_of(parts, pages, case.reach)
         rows = {name: random.normal(size=(len(batch.tokens), program.buffers[name].width)) for name in "qkv"}
         outs = []
         for attention in both:
             for name, values in rows.items():
                 buffers.write(name, values.astype(np.float32))
-            outs.append(attend(driver, program, buffers, attention, batch))
+            outs.append(mix(driver, program, buffers, attention, batch, ROOM, "o"))
         worst = max(worst, float(np.abs(outs[1] - outs[0]).max() / np.abs(outs[0]).max()))
     return worst
 
 
-def batch_of(parts: list[tuple[int, int]], pages: list[Any]) -> Batch:
+def batch_of(parts: list[tuple[int, int]], pages: list[Any], reach: int) -> Batch:
     counts = [count for _, count in parts]
     positions = np.concatenate([np.arange(start, start + count, dtype=np.int32) for start, count in parts])
     starts = np.cumsum([0, *counts]).astype(np.int32)
-    return Batch(np.ones(starts[-1], np.int32), positions, starts, tuple(pages), np.zeros(0, np.int32))
-
-
-def attend(driver: Any, program: Program, buffers: DeviceBuffers, attention: Any, batch: Batch) -> Any:
-    data = StepData(driver, (), max_tokens=ROOM, chunk_rows=ROOM, routed=(0, 0), mixer_bytes=attention.step_bytes)
-    layout = data.layout(ROOM)
-    mode = StepMode()
-    stream = driver.stream("main")
-    attention.begin(batch, ROOM, data.write(layout, batch, None))
-    data.issue(stream, layout, mode)
-    attention.issue(stream, 1, program.ops[1], data.extent(layout, mode))
-    driver.synchronise(stream)
-    out = buffers.read("o", len(batch.tokens))
-    data.free()
-    return out
+    windows = [table.copy() for table in pages]
+    for (start, _), table in zip(parts, windows, strict=True):
+        table[: max(0, start - reach + 1) // 16] = -1
+    none = np.zeros(0, np.int32)
+    return Batch(np.ones(starts[-1], np.int32), positions, starts, tuple(pages), none, tuple(windows))
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from engine.program.device.triton_launch import FUNCTIONS, TYPES, launch_signatu
 
 TARGETS = (80, 86, 89, 90, 120)
 CASES = (
-    "grouped", "one kv head a head", "many heads a kv head", "odd head", "ragged head", "latent", "window", "softcap",
-    "sinks", "all of them",
+    "grouped", "one kv head a head", "many heads a kv head", "odd head", "ragged head", "latent", "window",
+    "window pages", "chunks", "softcap", "sinks", "all of them",
 )  # fmt: skip
 # Both keep binary16 and compute in binary32; only the order of sums differs. Measured: up to 7e-7 of the largest value.
 TOLERANCE = 4e-6

@@ -65,7 +65,7 @@ def convolve(
             if HAS_BIAS:
                 sums += tl.load(bias + channel, mask=here, other=0.0)[None, :]
             for tap in tl.static_range(KERNEL):
-                back: tl.constexpr = KERNEL - 1 - tap
+                back = KERNEL - 1 - tap
                 value = tl.load(source - back * x_stride, mask=there & (row >= back)[:, None], other=0.0)
                 value += tl.load(
                     state[None, :] + (tap + row)[:, None] * channels,
@@ -77,7 +77,7 @@ def convolve(
                     tl.store(saved + (tap - 1) * channels, value, mask=keep)
             last = tl.minimum(first + TILE, end) - 1
             for tap in tl.static_range(1, KERNEL):
-                back: tl.constexpr = KERNEL - 1 - tap
+                back = KERNEL - 1 - tap
                 within = tl.where(last - back >= first, channels, 0)
                 value = tl.load(x + (last - back).to(tl.int64) * x_stride + channel, mask=channel < within, other=0.0)
                 value += tl.load(state + (tap + last - first) * channels, mask=channel < known - within, other=0.0)
