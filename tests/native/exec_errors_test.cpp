@@ -82,6 +82,15 @@ FREETOKEN_TEST(experts_that_do_not_fit_are_refused_by_name) {
     expect("of the wrong kind", [](TinyModel& m) { m.spec.banks[0].fields[1].vector = true; });
     expect("beyond its record", [](TinyModel& m) { m.spec.banks[0].record_bytes = 4096; });
     expect("two banks hold", [](TinyModel& m) { m.spec.banks[1].layers = {0}; });
+    expect("that do not fit its activation",
+           [](TinyModel& m) { m.op_of("experts").attributes["activation"] = "relu2"; });
+    expect("an activation without a gate", [](TinyModel& m) { m.op_of("glu").attributes["activation"] = "relu2"; });
+    expect("without a gate have a bias", [](TinyModel& m) {
+        std::erase_if(m.spec.banks[1].fields, [](const FieldSpec& field) { return field.name == "gate"; });
+    });
+    expect("either gate_up or up", [](TinyModel& m) {
+        std::erase_if(m.spec.banks[1].fields, [](const FieldSpec& field) { return field.name == "up"; });
+    });
 }
 
 FREETOKEN_TEST(batches_that_do_not_fit_are_refused_by_name) {
