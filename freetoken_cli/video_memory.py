@@ -14,6 +14,7 @@ from engine.memory.device_budget import plan_device
 from engine.program.ir import Program
 from engine.program.step_bytes import WeightBytes
 from engine.worker.device_needs import device_needs
+from engine.worker.device_policy import device_policy
 from engine.worker.device_planner import kept_free
 
 
@@ -64,7 +65,8 @@ def plan_video_memory(
     config: Config,
 ) -> tuple[VideoMemory, ContextPlan]:
     """The division of a free device of `total` bytes. Raises as `plan_device`."""
-    needs = device_needs(program, weights, banks, model_context)
+    policy = device_policy(program, banks, total, is_virtual=config.device == "sim")
+    needs = device_needs(program, weights, banks, model_context, tokens=policy.max_step_tokens)
     kept = min(kept_free(total), total)
     plan = plan_device(needs, total - kept, context=config.context, kv=config.kv, experts=config.experts)
     memory = VideoMemory(

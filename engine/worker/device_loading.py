@@ -22,6 +22,7 @@ from engine.spec.schema import Spec
 from engine.worker.device_needs import device_needs
 from engine.worker.device_placing import Placing, Wishes
 from engine.worker.device_planner import DevicePlanner, budget_of
+from engine.worker.device_policy import device_policy
 from engine.worker.device_watch import DeviceWatch
 from engine.worker.experts import ByteCount, CachedExperts, VirtualClock
 from engine.worker.identity import identity_of
@@ -29,7 +30,6 @@ from engine.worker.loaded import LoadedModel
 from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
 from engine.worker.machine import this_machine
 from engine.worker.protocol import WorkerConfig
-from engine.worker.scheduler import POLICY
 from engine.worker.split_start import split_start
 from engine.worker.watcher import memory_reader
 
@@ -55,16 +55,18 @@ def load_with(
     spec = Spec.from_json(model.spec)
     weights = WeightBytes.of(model.manifest)
     wishes = Wishes.of(config)
-    needs = device_needs(lower(spec), weights, model.manifest.banks, spec.context_length)
+    program, banks = lower(spec), model.manifest.banks
+    policy = device_policy(program, banks, driver.memory()[0], is_virtual=driver.name == "sim")
+    needs = device_needs(program, weights, banks, spec.context_length, tokens=policy.max_step_tokens)
     wishes.plan(needs, *driver.memory())  # what cannot fit is told before a pool is read
-    spared = driver.host(pinned_bytes(lower(spec), POLICY.max_step_tokens))  # there is a limit of it on some systems
+    spared = driver.host(pinned_bytes(program, policy.max_step_tokens))  # there is a limit of it on some systems
     try:
         bank = HostBank.load(model, driver, free_memory())
     finally:
         spared.free()
     start = split_start(config.profile, this_machine(), _expert_codecs(model), driver.uuid)
     try:
-        placed = Placing(driver, model, spec, bank, wishes, start.split, config, make).place()
+        placed = Placing(driver, model, spec, bank, wishes, start.split, config, make, policy.max_step_tokens).place()
     except BaseException:
         bank.close()
         raise
@@ -94,6 +96,7 @@ def load_with(
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(placed.program, weights, KV_VALUE_BYTES).dense,
         experts=CachedExperts(executor, clock, Balancer(start.split)) if model.banks else None,
+        policy=policy,
         watch=DeviceWatch(planner, memory_reader(driver.uuid, driver.memory), budget),
         notes=(*bank.notes, *placed.notes, *placed.plan.notes, *(start.notes if model.banks else ())),
         identity=identity_of(Path(config.model), placed.program, driver.name),

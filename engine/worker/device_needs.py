@@ -26,10 +26,12 @@ def device_needs(
     banks: Sequence[BankInfo | BankPlan],
     model_context: int,
     fillable: Sequence[int] | None = None,
+    tokens: int = POLICY.max_step_tokens,
 ) -> DeviceNeeds:
     """Needs by sizes alone; once an executor is there, what it has really taken replaces the buffers.
 
     `fillable` are the records of each bank that the device reaches; None: all of them, where a bank can be cached.
+    `tokens` are those of the longest step.
     """
     sizes = [
         BankSize(bank.record_bytes, count, count if cacheable(bank) else 0)
@@ -43,7 +45,7 @@ def device_needs(
         ]
     return DeviceNeeds(
         weights=sum(weights.dense.values()),
-        buffers=_buffer_bytes(program, banks) + _SPARE,
+        buffers=buffer_bytes(program, banks, tokens) + _SPARE,
         kept=context_needs(program),
         model_context=model_context,
         table=SlotTable(tuple(sizes), max(1, top_k_of(program)), MAP_CHUNK),
@@ -60,9 +62,9 @@ def top_k_of(program: Program) -> int:
     return max((program.buffers[op.reads[1]].width for op in program.ops if op.kind == "experts"), default=0)
 
 
-def _buffer_bytes(program: Program, banks: Sequence[BankInfo | BankPlan]) -> int:
-    """Rows of a step as long as the scheduler makes it, and of experts a row a (token, place) pair."""
-    tokens, rows = POLICY.max_step_tokens, POLICY.max_active
+def buffer_bytes(program: Program, banks: Sequence[BankInfo | BankPlan], tokens: int) -> int:
+    """Rows of a step of so many tokens, and of experts a row a (token, place) pair."""
+    rows = POLICY.max_active
     values = sum(
         buffer.width * (rows if buffer.domain == "row" else tokens)
         for buffer in program.buffers.values()

@@ -74,6 +74,7 @@ class Placing:
     split: Split
     config: WorkerConfig
     make: Callable[..., DeviceExecutor] = DeviceExecutor
+    step_tokens: int = POLICY.max_step_tokens
 
     def place(self) -> Placed:
         """Place it, with less context and fewer experts than were planned where memory has gone meanwhile.
@@ -97,7 +98,8 @@ class Placing:
     def _needs(self) -> DeviceNeeds:
         fillable = [self.bank.fillable(number) for number in range(len(self.model.banks))]
         weights = WeightBytes.of(self.model.manifest)
-        return device_needs(lower(self.spec), weights, self.model.manifest.banks, self.spec.context_length, fillable)
+        banks, context = self.model.manifest.banks, self.spec.context_length
+        return device_needs(lower(self.spec), weights, banks, context, fillable, self.step_tokens)
 
     def _try(self, plan: DevicePlan, needs: DeviceNeeds, total: int, free: int) -> Placed:
         """Weights and buffers first, then with what they have taken everything else."""
@@ -128,7 +130,7 @@ class Placing:
             isa=self.config.isa,
             kv_dtype=KV_DTYPE,
             page_tokens=PAGE_TOKENS,
-            max_tokens=POLICY.max_step_tokens,
+            max_tokens=self.step_tokens,
         )
 
 

@@ -35,7 +35,7 @@ from engine.worker.protocol import (
 )
 from engine.worker.requests import Request
 from engine.worker.sampler import Sampler
-from engine.worker.scheduler import POLICY, Policy, Scheduler
+from engine.worker.scheduler import Policy, Scheduler
 from engine.worker.sessions import Sessions
 
 WATCH_SECONDS = 1.0  # between two looks at the device
@@ -45,8 +45,9 @@ class Engine:
     """One loaded model, its context memory and its requests."""
 
     def __init__(
-        self, model: LoadedModel, policy: Policy = POLICY, clock: Callable[[], float] = time.monotonic
+        self, model: LoadedModel, policy: Policy | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """`policy` None: the model's own."""
         assert model.executor.page_tokens == PAGE_TOKENS
         context = model.budget.context
         assert model.executor.room == context.room
@@ -57,7 +58,7 @@ class Engine:
         self._clock = clock
         self._watched = clock()
         memory = ContextMemory(context.room, context.needs.traits, model.executor)
-        self._scheduler = Scheduler(memory, context.context, policy)
+        self._scheduler = Scheduler(memory, context.context, policy or model.policy)
         self._sessions = Sessions(model.executor, memory, model.identity, clock)
         self._samplers: dict[Request, Sampler] = {}
         self._read_bytes = 0  # weights read by all steps

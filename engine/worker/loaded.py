@@ -9,6 +9,7 @@ from engine.program.executor import Executor
 from engine.worker.budget import Budget, Planner
 from engine.worker.context_file import ContextIdentity
 from engine.worker.experts import CachedExperts
+from engine.worker.scheduler import POLICY, Policy
 
 
 class Watch(Protocol):
@@ -48,6 +49,7 @@ class LoadedModel:
     context_border: int | None = None  # a context on its other side takes another program
     device_text: str = ""  # the device as people know it
     experts: CachedExperts | None = None
+    policy: Policy = POLICY  # of its steps
     watch: Watch | None = None
     notes: tuple[str, ...] = ()
     identity: ContextIdentity = field(default_factory=ContextIdentity)  # of saved contexts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from dataclasses import dataclass
 
 from engine.base.errors import ContextFullError, DoesNotFitError
@@ -22,7 +23,8 @@ class Policy:
     While answers are streaming, a step that also reads a prompt should take `streaming_seconds`, or `patience` times
     the steps without one if that is more: below it a slow machine would hardly read; but no stream waits
     `longest_wait` seconds longer than for a step without one. Without streams a prompt is read in steps of
-    `alone_seconds`, so that a cancellation is heard.
+    `alone_seconds`, so that a cancellation is heard. No step has more than `max_step_tokens`, nor, while answers are
+    streaming, more than `streaming_tokens`.
     """
 
     max_active: int = 32
@@ -32,6 +34,7 @@ class Policy:
     patience: float = 3.0
     longest_wait: float = 0.25
     alone_seconds: float = 1.0
+    streaming_tokens: int = 512
 
 
 POLICY = Policy()
@@ -127,7 +130,11 @@ class Scheduler:
     def reading_next(self, runs: list[Run]) -> int:
         """Prompt tokens that the step after that of `runs` is going to read, as far as anybody knows now."""
         unread = sum(run.request.remaining - run.count for run in runs if not run.completes)
-        return min(unread, self.policy.max_step_tokens)
+        return min(unread, self._most_tokens(any(run.request.generated for run in runs)))
+
+    def _most_tokens(self, streaming: bool) -> int:
+        most = self.policy.max_step_tokens
+        return min(most, self.policy.streaming_tokens) if streaming else most
 
     def complete(self, runs: list[Run], seconds: float) -> None:
         """Note that a step has computed `runs`; call it before tokens are appended."""
@@ -256,12 +263,13 @@ class Scheduler:
     def _reading_tokens(self, streaming: int) -> int:
         """Prompt tokens for this step; at least a page, or nothing would ever be read."""
         policy = self.policy
-        seconds = policy.alone_seconds
+        seconds, limit = policy.alone_seconds, self._most_tokens(streaming > 0)
         if streaming:
             patient = min(policy.patience * self._decode_seconds, policy.longest_wait + self._decode_seconds)
             seconds = max(policy.streaming_seconds, patient)
-        most = policy.max_step_tokens if self.pace.known else policy.first_step_tokens
-        tokens = self.pace.tokens_within(seconds, min(most, policy.max_step_tokens)) - streaming
+        if not self.pace.known and seconds < math.inf:
+            limit = min(limit, policy.first_step_tokens)
+        tokens = self.pace.tokens_within(seconds, limit) - streaming
         return max(PAGE_TOKENS, tokens // PAGE_TOKENS * PAGE_TOKENS)
 
     def _chunk(self, request: Request, budget: int) -> int:

@@ -1,0 +1,43 @@
+"""How long the steps of a prompt may be on a device: the longer, the fewer times all experts cross the link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.experts.slot_products import MOST_PAIRS
+from engine.files.conversion.plan import BankPlan
+from engine.files.ftw.manifest import BankInfo
+from engine.memory.pages import PAGE_TOKENS
+from engine.program.ir import Program
+from engine.worker.device_needs import buffer_bytes, top_k_of
+from engine.worker.scheduler import POLICY, Policy
+
+MOST_TOKENS = 8192
+_SHARE = 16  # of the device's memory, the part that rows of a step may take
+
+
+def prompt_tokens(program: Program, banks: Sequence[BankInfo | BankPlan], total: int) -> int:
+    """Tokens of the longest step on a device of `total` bytes: whole pages, as many as rows may have memory.
+
+    A launch has a row a pair of token and expert, and at most `MOST_PAIRS`. A model without experts gains nothing.
+    """
+    usual = POLICY.max_step_tokens
+    top_k = top_k_of(program)
+    if not top_k:
+        return usual
+    per_token = (buffer_bytes(program, banks, MOST_TOKENS) - buffer_bytes(program, banks, 0)) // MOST_TOKENS
+    most = min(MOST_TOKENS, MOST_PAIRS // top_k, total // _SHARE // max(1, per_token))
+    return max(usual, most // PAGE_TOKENS * PAGE_TOKENS)
+
+
+def device_policy(program: Program, banks: Sequence[BankInfo | BankPlan], total: int, is_virtual: bool) -> Policy:
+    """Steps as long as `prompt_tokens` while nobody else waits, whatever they take: most is the pool's transfer.
+
+    A simulated device computes on the processor, where so long a step could not be cancelled for minutes.
+    """
+    if is_virtual:
+        return POLICY
+    tokens = prompt_tokens(program, banks, total)
+    return replace(POLICY, max_step_tokens=tokens, alone_seconds=math.inf if banks else POLICY.alone_seconds)
