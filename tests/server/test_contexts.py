@@ -15,8 +15,8 @@ import pytest
 import engine.front
 from engine.text.text import Text
 from tests.server.running_front import RunningFront, eventually, start_front
+from tests.turns.scripts import Message
 from tests.turns.served import Talker, make_store
-from tests.turns.talking import Message
 
 KINDS = ("attention", "delta-net", "window")
 PAGE = 16

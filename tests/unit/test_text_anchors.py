@@ -17,25 +17,36 @@ from transformers import PreTrainedTokenizerFast
 from engine.text.anchors import among_tokens, closes, has_subject, merged, plain_markers
 from engine.text.text import Prompt, Text
 
+Message = dict[str, Any]
 MODELS = {
     **text_models.MODELS,
     "plain_brackets": text_models.plain_brackets,
 }
-USER = {"role": "user", "content": "What's the weather in Köln?"}
+USER: Message = {"role": "user", "content": "What's the weather in Köln?"}
 ARGUMENTS = '{"city": "Köln"}'
-CALL = {
+CALL: Message = {
     "role": "assistant",
     "content": "",
     "tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "weather", "arguments": ARGUMENTS}}],
 }
-RESULT = {"role": "tool", "tool_call_id": "call00001", "name": "weather", "content": "7 degrees, rain in the evening"}
-ANSWER = {"role": "assistant", "content": "<think>\nIt rains.\n</think>\n\nTake a coat."}
-THOUGHT = {"role": "assistant", "content": "Take a coat.", "thinking": "It rains."}
-ROLES = [{"role": "system", "content": "Answer in one word."}, USER, {"role": "assistant", "content": "Rain."}, USER]
+RESULT: Message = {
+    "role": "tool",
+    "tool_call_id": "call00001",
+    "name": "weather",
+    "content": "7 degrees, rain in the evening",
+}
+ANSWER: Message = {"role": "assistant", "content": "<think>\nIt rains.\n</think>\n\nTake a coat."}
+THOUGHT: Message = {"role": "assistant", "content": "Take a coat.", "thinking": "It rains."}
+ROLES: list[Message] = [
+    {"role": "system", "content": "Answer in one word."},
+    USER,
+    {"role": "assistant", "content": "Rain."},
+    USER,
+]
 AGENT = [USER, CALL, RESULT, ANSWER]
 
 # What opens (+) and closes (-) in a prompt, in order. Where one thing closes and another opens, it opens.
-EXPECTED: dict[str, tuple[list[dict[str, Any]], str]] = {
+EXPECTED: dict[str, tuple[list[Message], str]] = {
     "chatml": (ROLES, "-<|im_end|> +<|im_start|> -<|im_end|> +<|im_start|> -<|im_end|> +<|im_start|> -<|im_end|>"
                       " +<|im_start|>"),
     "headers": (ROLES[1:3], "+<|start_header_id|> -<|end_header_id|> +<|start_header_id|> -<|end_header_id|>"
@@ -152,7 +163,7 @@ def test_a_marker_that_steers_the_template_costs_anchors_and_nothing_else(
 def test_anchors_of_a_raw_prompt_are_its_control_tokens(texts: dict[str, Text]) -> None:
     text = texts["plain_markers"]
     ids = text.encode_prompt("<|im_start|>user\n<think>Hi<|im_end|>\n<|im_start|>assistant\n")
-    start, end = (text._vocabulary.id_of(token) for token in ("<|im_start|>", "<|im_end|>"))
+    start, end = (text.encode_prompt(token)[0] for token in ("<|im_start|>", "<|im_end|>"))
     assert text.anchors(ids) == ((ids.index(end) + 1, False), (len(ids) - 1 - ids[::-1].index(start), True))
     assert text.anchors([]) == ()
     assert text.anchors([10**9]) == ()
