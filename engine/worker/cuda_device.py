@@ -19,16 +19,21 @@ def open_cuda() -> CudaDriver:
     return CudaDriver()
 
 
-def cuda_executor(driver: CudaDriver) -> Callable[..., DeviceExecutor]:
-    """Builds executors on a GPU: stream memory operations where its graphs can hold them, else host functions."""
+def cuda_mixers(driver: CudaDriver) -> Callable[..., TritonMixers]:
+    """Builds what keeps context memory on a GPU."""
 
     def load(name: str, types: Mapping[str, str], constants: Mapping[str, int]) -> LoadedKernel:
         compiled = compile_triton(FUNCTIONS[name], types, constants, int(driver.compute_capability))
         kernel = driver.load(launch_signature(compiled.name, types), compiled.cubin)
         return LoadedKernel(kernel, compiled.threads, compiled.shared)
 
+    return partial(TritonMixers, load=load)
+
+
+def cuda_executor(driver: CudaDriver) -> Callable[..., DeviceExecutor]:
+    """Builds executors on a GPU: stream memory operations where its graphs can hold them, else host functions."""
     return partial(
         DeviceExecutor,
-        make_mixers=partial(TritonMixers, load=load),
+        make_mixers=cuda_mixers(driver),
         signals="memory" if driver.waits_on_memory() else "host",
     )

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,10 +36,13 @@ from engine.files.ftw.opening import Ftw, open_model
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
+from engine.program.device.mixers import DeviceMixers
+from engine.program.device.native_mixers import NativeMixers
 from engine.program.executor import Batch
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
+from tests.gpu.check_mixers import hybrid_steps, recurrence_rates
 from tests.unit.device_products import bits, random_input, random_matrix
 
 MIB = 1 << 20
@@ -91,6 +93,7 @@ class Check:
     driver: Driver
     sizes: Sizes
     make: Callable[..., DeviceExecutor]
+    make_mixers: Callable[..., DeviceMixers]
     rows: list[tuple[str, str, bool]] = field(default_factory=list)
 
     def note(self, what: str, found: str, good: bool = True) -> None:
@@ -360,17 +363,20 @@ def probe(check: Check) -> None:
     check.note("freetoken probe", "as above")
 
 
-PARTS = (compile_kernels, product_bits, product_rates, fill_rate, plan_cost, model_steps, probe, end_to_end)
+PARTS = (
+    compile_kernels, product_bits, product_rates, fill_rate, plan_cost, hybrid_steps, recurrence_rates, model_steps,
+    probe, end_to_end,
+)  # fmt: skip
 
 
 def open_check(device: str, sizes: Sizes) -> Check:
     """The device of that name."""
     if device == "sim":
-        return Check(SimDriver(1 << 30, threads=2), sizes, DeviceExecutor)
-    from engine.worker.cuda_device import cuda_executor, open_cuda
+        return Check(SimDriver(1 << 30, threads=2), sizes, DeviceExecutor, NativeMixers)
+    from engine.worker.cuda_device import cuda_executor, cuda_mixers, open_cuda
 
     driver = open_cuda()
-    return Check(driver, sizes, partial(cuda_executor(driver)))
+    return Check(driver, sizes, cuda_executor(driver), cuda_mixers(driver))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.device.driver import Driver
 from engine.device.sim import SimDriver
 from engine.experts.bank import HostBank, Loaded
 from engine.experts.pinning import HostRecords, PinnedBanks
@@ -45,7 +46,8 @@ class Model:
         slots: int | Sequence[int] = 0,
         split: Split | None = None,
         *,
-        driver: SimDriver | None = None,
+        driver: Driver | None = None,
+        make: Callable[..., DeviceExecutor] = DeviceExecutor,
         **settings: Any,
     ) -> DeviceExecutor:
         """`slots` of every bank, or of each."""
@@ -56,7 +58,7 @@ class Model:
         spared = driver.host(pinned_bytes(self.program, settings["max_tokens"]))
         host = host_bank(driver, self.banks)
         spared.free()
-        return DeviceExecutor(self.program, ftw, driver, host, slots=each, split=split or Split.all_fill(), **settings)
+        return make(self.program, ftw, driver, host, slots=each, split=split or Split.all_fill(), **settings)
 
 
 def moe_model(codec: str = "f32", layers: int = 3, seed: int = 0) -> Model:
@@ -81,7 +83,7 @@ def one_bank(banks: Sequence[Bank]) -> Bank:
     return replace(banks[0], layers=layers, shards=(records,), records_per_shard=len(layers) * EXPERTS)
 
 
-def host_bank(driver: SimDriver, banks: Sequence[Bank]) -> HostBank:
+def host_bank(driver: Driver, banks: Sequence[Bank]) -> HostBank:
     """Banks in one piece of host memory each, as loading leaves them."""
     joined, records = [], []
     for bank in banks:
