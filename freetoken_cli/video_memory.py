@@ -14,8 +14,8 @@ from engine.memory.device_budget import plan_device
 from engine.program.ir import Program
 from engine.program.step_bytes import WeightBytes
 from engine.worker.device_needs import device_needs
-from engine.worker.device_policy import device_policy
 from engine.worker.device_planner import kept_free
+from engine.worker.device_policy import device_policy
 
 
 @dataclass(frozen=True)
