@@ -160,9 +160,12 @@ class _Build:
         self.linears(mixed, {PART: "attn.o"}, {"attn.o": mixer.o_bias})
 
     def reach(self, mixer: Attention) -> int:
-        """How far back a token sees at most; 0 where that is all of the context."""
+        """How far back a token sees at most; 0 where that is all that the model can.
+
+        The context asked for plays no part: what is kept of a token does not change with it.
+        """
         reach = min(filter(None, (mixer.window, mixer.chunk)), default=0)
-        return reach if reach < self.context else 0
+        return reach if reach < self.spec.context_length else 0
 
     def latent_attention(self, mixer: LatentAttention) -> None:
         """The absorbed form: queries are taken into the latent space, so one key a token serves every head."""
@@ -243,9 +246,15 @@ class _Build:
         self.linears(NORMED, {scores: "router"}, {"router": router.linear_bias})
         bias = self.weight("router_choice_bias") if router.choice_bias else ""
         self.op("route", (scores,), (ids, weights), (bias,), **_route(router))
-        moe_layer = self.moe_layers
-        self.op("experts", (NORMED, ids, weights), (PART,), layer=moe_layer, **_activation(moe.experts.activation))
+        source = target = ""
+        if moe.latent:
+            source, target = self.buffer("latent", moe.latent), self.buffer("latent_part", moe.latent)
+            self.linears(NORMED, {source: "latent_in"})
+        attrs = {"layer": self.moe_layers, **_activation(moe.experts.activation)}
+        self.op("experts", (source or NORMED, ids, weights), (target or PART,), **attrs)
         self.moe_layers += 1
+        if moe.latent:
+            self.linears(target, {PART: "latent_out"})
         if moe.shared is not None:
             self.shared_experts(moe.shared, moe.experts.activation)
 

@@ -45,7 +45,7 @@ class Ours:
             ftw.banks,
             threads=threads,
             page_tokens=PAGE_TOKENS,
-            room=ContextRoom(-(-context // PAGE_TOKENS)),
+            room=ContextRoom(*(-(-context // PAGE_TOKENS),) * 2, 1),
             max_tokens=STEP_TOKENS,
         )
         self._bench = Bench(self.executor, program, context)
@@ -81,6 +81,8 @@ class Ours:
                     positions=np.arange(start, stop, dtype=np.int32),
                     seq_starts=np.array([0, count], np.int32),
                     page_tables=pages,
+                    window_tables=pages,
+                    states=np.zeros(1, np.int32),
                     rows=np.arange(count, dtype=np.int32),
                 )
             )

@@ -126,7 +126,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--decode-tokens", type=int, default=128)
+    parser.add_argument("--decode-tokens", type=int, default=128, help="0: do not decode")
+    parser.add_argument("--prompts", default="128,512", help="tokens of each prompt; of long ones 1.4x is wanted")
     parser.add_argument("--json", type=Path, help="write everything measured here too")
     args = parser.parse_args()
     llama = LlamaCpp.find(args.llama_cpp)
@@ -140,7 +141,7 @@ def main() -> None:
             partial = folder / "partial.gguf"
             random_moe("qwen3_moe", Shape(layers=args.layers), Codecs(codec), gguf_file=partial)
             partial.rename(file)
-        ours = Ours(converted(file), args.threads, context=1024)
+        ours = Ours(converted(file), args.threads, context=max(1024, *map(int, args.prompts.split(","))))
         comparisons = take_turns(_tasks(ours, llama, file, args), args.repeat, ours.read_bandwidth)
         print(table(codec, comparisons), flush=True)
         results["models"][codec] = [asdict(comparison) for comparison in comparisons]
@@ -153,11 +154,13 @@ def _tasks(ours: Ours, llama: LlamaCpp, file: Path, args: argparse.Namespace) ->
     tasks = [
         Task("decode", 1.1, lambda: ours.decode_rate(tokens), lambda: llama.decode_rate(file, tokens, threads)),
     ]
-    for size in (128, 512):
+    if not tokens:
+        tasks.clear()
+    for size in map(int, args.prompts.split(",")):
         tasks.append(
             Task(
                 f"prefill {size}",
-                1.6,
+                1.6 if size <= 512 else 1.4,
                 lambda size=size: ours.prefill_rate(size),
                 lambda size=size: llama.prefill_rate(file, size, threads),
             )

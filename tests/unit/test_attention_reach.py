@@ -173,9 +173,7 @@ def batch_of(count: int, start: int, **more: Any) -> Batch:
     rows = np.arange(count, dtype=np.int32)
     pages = np.arange(8, dtype=np.int32)
     given = {"window_tables": (pages,), **more}
-    return Batch(
-        tokens_of(count), rows + np.int32(start), np.array([0, count], np.int32), (pages,), rows[:0], **given
-    )
+    return Batch(tokens_of(count), rows + np.int32(start), np.array([0, count], np.int32), (pages,), rows[:0], **given)
 
 
 def test_tables_that_do_not_fit_are_refused_by_name() -> None:
