@@ -37,7 +37,7 @@ def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
         for wanted in group.values():
             plan.add(wanted, group, _Place(index))
         if isinstance(layer.ffn, Moe):
-            group = {wanted.key: wanted for wanted in expert_tensors(spec, layer.ffn.experts)}
+            group = {wanted.key: wanted for wanted in expert_tensors(spec, layer.ffn)}
             for expert in range(layer.ffn.experts.count):
                 plan.add_expert(group, _Place(index, expert, layer.ffn.experts.count), moe_index)
             moe_index += 1

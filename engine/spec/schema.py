@@ -173,15 +173,21 @@ class Shared:
 
 @dataclass(frozen=True)
 class Moe:
-    """A router, its experts, and perhaps shared ones beside them."""
+    """A router, its experts, and perhaps shared ones beside them.
+
+    With `latent` the routed experts see so many values, which one projection makes of the hidden state and another
+    turns back into it; 0: they see the hidden state.
+    """
 
     kind: ClassVar[str] = "moe"
     router: Router
     experts: Experts
     shared: Shared | None = None
+    latent: int = 0
 
     def __post_init__(self) -> None:
         router, count = self.router, self.experts.count
+        require(self.latent >= 0, f"experts cannot see {self.latent} values")
         require(count % router.groups == 0, f"{count} experts cannot form {router.groups} equal groups")
         reach = count // router.groups * router.top_groups
         require(router.top_k <= reach, f"a token cannot choose {router.top_k} of {reach} experts")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
-from engine.spec.schema import Activation, Attention, Dense, Experts, LatentAttention, Moe, Router, Shared, Spec
+from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Router, Shared, Spec
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ def layer_tensors(spec: Spec, layer: int) -> tuple[Wanted, ...]:
     return tuple(_layer_tensors(spec, layer))
 
 
-def expert_tensors(spec: Spec, experts: Experts) -> tuple[Wanted, ...]:
+def expert_tensors(spec: Spec, moe: Moe) -> tuple[Wanted, ...]:
     """What the record of one expert holds."""
-    hidden, width = spec.hidden_size, experts.width
+    experts = moe.experts
+    hidden, width = moe.latent or spec.hidden_size, experts.width
     gate = (Wanted("gate", width, hidden),) if experts.activation.is_gated else ()
     matrices = (*gate, Wanted("up", width, hidden), Wanted("down", hidden, width))
     if not experts.bias:
@@ -93,6 +94,9 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             yield from _feed_forward("ffn", hidden, ffn.width, ffn.activation, ffn.bias)
         case Moe():
             yield from _router(ffn.router, ffn.experts.count, hidden)
+            if ffn.latent:
+                yield Wanted("latent_in", ffn.latent, hidden)
+                yield Wanted("latent_out", hidden, ffn.latent)
             yield from _shared(ffn.shared, hidden, ffn.experts.activation)
 
 

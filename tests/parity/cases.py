@@ -320,6 +320,7 @@ CASES = (
     Case("jamba-dense", "jamba", {**JAMBA, "num_experts": 1}),
     Case("nemotron_h", "nemotron_h", {**HEAD, **NEMOTRON}),
     Case("nemotron_h-odd-groups", "nemotron_h", {**ODD, **ODD_HEAD, **ODD_NEMOTRON}),
+    Case("nemotron_h-latent", "nemotron_h", {**HEAD, **NEMOTRON, "moe_latent_size": 28}),
     Case("gpt_oss-odd", "gpt_oss", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **GPT_OSS, "rope_parameters": THETA}),
 )
 

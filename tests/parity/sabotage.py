@@ -300,6 +300,7 @@ DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {
     "norm of steps": ("mamba.step_norm", np.ones_like),
     "norm of a state's input": ("mamba.b_norm", np.ones_like),
     "norm of a state's output": ("mamba.c_norm", np.ones_like),
+    "latent of experts": ("latent_out", np.zeros_like),
     "short convolution turned": ("conv.w", lambda values: values[::-1].copy()),
     "gate before a short convolution": ("conv.before", np.zeros_like),
 }

@@ -56,7 +56,7 @@ class RandomWeights:
     def expert(self, layer: int, expert: int) -> Mapping[str, Floats]:
         moe = self._spec.layers[self._spec.moe_layers[layer]].ffn
         assert isinstance(moe, Moe)
-        shapes = {wanted.key: (wanted.rows, wanted.cols) for wanted in expert_tensors(self._spec, moe.experts)}
+        shapes = {wanted.key: (wanted.rows, wanted.cols) for wanted in expert_tensors(self._spec, moe)}
         return {key: self._draw(f"{layer}.{expert}.{key}", shape) for key, shape in shapes.items()}
 
     def _draw(self, name: str, shape: tuple[int, ...]) -> Floats:

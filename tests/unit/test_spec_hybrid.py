@@ -31,7 +31,7 @@ def parameters(spec: Spec) -> int:
     for index, layer in enumerate(spec.layers):
         total += sum(map(values, layer_tensors(spec, index)))
         if isinstance(layer.ffn, Moe):
-            total += layer.ffn.experts.count * sum(map(values, expert_tensors(spec, layer.ffn.experts)))
+            total += layer.ffn.experts.count * sum(map(values, expert_tensors(spec, layer.ffn)))
     return total
 
 
@@ -115,7 +115,7 @@ def test_time_steps_are_bounded_above_unless_the_bound_is_infinite(limits: Any, 
         (GRANITE_4_H_TINY, {"layer_types": ["mamba"] * 3}, "3 types of layers for 40 layers"),
         (JAMBA_V0_1, {"mamba_inner_layernorms": False}, "mamba_inner_layernorms = False"),
         (NEMOTRON_3_NANO, {"mlp_hidden_act": "silu"}, "mlp_hidden_act = 'silu'"),
-        (NEMOTRON_3_NANO, {"moe_latent_size": 1024}, "moe_latent_size = 1024"),
+        (NEMOTRON_3_NANO, {"mlp_bias": True}, "mlp_bias = True"),
         (NEMOTRON_3_NANO, {"hybrid_override_pattern": "ME?"}, "layer of the type '?'"),
     ],
 )

@@ -236,7 +236,7 @@ def _experts(family: Family, config: Config) -> Moe:
         alpha, limit = config.number(rule.clamped.alpha), config.number(rule.clamped.limit)
         activation = Activation("clamped_silu", alpha, limit)
     experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
-    return Moe(_router(rule, config), experts, _shared(rule, config))
+    return Moe(_router(rule, config), experts, _shared(rule, config), config.integer(rule.latent))
 
 
 def _router(rule: MoeRule, config: Config) -> Router:

@@ -190,6 +190,7 @@ class MoeRule:
     choice_bias: Key | bool = False
     expert_bias: bool = False
     shared: SharedRule | None = None
+    latent: Key | int = 0
     clamped: ActivationRule | None = None
     first_dense: Key | int = 0
     step: Key | int = 1
