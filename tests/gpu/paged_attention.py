@@ -120,6 +120,9 @@ def run(case: Case, seed: int) -> float:
                 buffers.write(name, values.astype(np.float32))
             outs.append(mix(driver, program, buffers, attention, batch, ROOM, "o"))
         worst = max(worst, float(np.abs(outs[1] - outs[0]).max() / np.abs(outs[0]).max()))
+    kind = "window" if case.reach else "page"
+    for page in pages[1][: (STEPS[-1][1][0] + 1) // 16]:  # those that the last steps have filled
+        assert np.array_equal(*(mixers.read_block(kind, int(page)) for mixers in both)), "pages differ in layout"
     return worst
 
 
