@@ -1,0 +1,61 @@
+"""Workers of tiny hybrid models: on the simulated device they say what they say on the cpu, while sizes change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.base.units import KvBudget
+from engine.device.sim import SimDriver
+from engine.worker.device_loading import load_with
+from engine.worker.engine import Engine
+from engine.worker.loading import load_model
+from engine.worker.protocol import Resize, Resized, WorkerConfig
+from tests.unit.test_scheduler_engine import Front
+
+from .conftest import Models
+from .prepare import Prepared
+from .test_sim import RECURRENT
+
+MEMORY = 256 << 20
+KV = KvBudget(tokens=512)
+NAMES = (*RECURRENT, "gpt_oss-odd")  # the last has window pages and no states
+
+
+def config(model: Prepared, device: str, **settings: Any) -> WorkerConfig:
+    return WorkerConfig(str(model.ftw.folder), device=device, threads=1, **{"kv": KV, **settings})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_device_says_what_the_cpu_says_while_sizes_change(models: Models, name: str) -> None:
+    model = models(name)
+    prompts = [model.truth.prompt, [*model.truth.prompt[:33], 5, 6, 7]]
+    cpu = Front(Engine(load_model(config(model, "cpu"))))
+    driver = SimDriver(memory=MEMORY, granularity=4096)
+    loaded = load_with(driver, config(model, "sim"))
+    device = Front(Engine(loaded))
+    for front in (cpu, device):
+        for number, prompt in enumerate(prompts):
+            front.generate(number, list(prompt), 12)
+    cpu.run()
+    for resize in (Resize(7, KvBudget(tokens=256), None), Resize(8, KvBudget(tokens=1024), "0")):
+        for _ in range(3):
+            device.hear(device.engine.step())
+        assert [type(message) for message in device.engine.handle(resize)] == [Resized]
+    device.run()
+    assert device.tokens == cpu.tokens
+    room, sizes = loaded.executor.room, loaded.executor.block_bytes
+    assert room.pages == 64
+    assert (room.windows > 0, room.states > 0) == (sizes["window"] > 0, sizes["state"] > 0)
+
+
+def test_a_plan_counts_every_kind_of_block(models: Models) -> None:
+    model = models("lfm2_moe-odd-biased")
+    driver = SimDriver(memory=MEMORY, granularity=4096)
+    loaded = load_with(driver, config(model, "sim", experts="4"))
+    room, sizes = loaded.executor.room, loaded.executor.block_bytes
+    planned = loaded.budget.context
+    taken = sum(room.count(kind) * sizes[kind] for kind in sizes)
+    assert room == planned.room
+    assert planned.kv_bytes <= taken <= planned.kv_bytes + 64 * room.states * len(model.spec.layers)
