@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine import _native
+from engine.program.device.mixer_data import MixerLayout
 from engine.program.device.runner import CHUNK_ROWS, most_tokens
 from engine.program.device.step_data import step_layout
 from engine.program.ir import Program
@@ -19,7 +20,8 @@ def pinned_bytes(program: Program, max_tokens: int) -> int:
     ops = [op for op in program.ops if op.kind == "experts"]
     top_k = max((program.buffers[op.reads[1]].width for op in ops), default=0)
     pairs = [len(table.inv_freq) for table in program.ropes]
-    size = step_layout(tokens, pairs, CHUNK_ROWS, (len(ops), top_k), 0).size + 4 * CHUNK_ROWS * program.vocab_size
+    mixers = 4 * MixerLayout(tokens).size
+    size = step_layout(tokens, pairs, CHUNK_ROWS, (len(ops), top_k), mixers).size + 4 * CHUNK_ROWS * program.vocab_size
     if ops:
         hidden = program.buffers[ops[0].reads[0]].width
         size += _native.mailbox_layout(tokens, top_k, hidden)["bytes"]
