@@ -22,7 +22,7 @@ from engine.program.device.triton_mixers import TritonMixers
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
-from tests.gpu.gpu_check import Talk
+from tests.gpu.check_models import Talk
 from tests.gpu.interpreted import MIB, InterpretingDriver, load
 
 
