@@ -61,7 +61,12 @@ class Layers:
             widths["v"] = shape.kv_heads * v_dim
         buffers = {"x": model.buffers["x"], **{name: Buffer(width) for name, width in widths.items()}}
         embed = model.ops[0]
-        attrs = {"heads": shape.heads, "kv_heads": shape.kv_heads, "k_dim": shape.k_dim, "v_dim": v_dim}
+        attrs: dict[str, int | float] = {
+            "heads": shape.heads,
+            "kv_heads": shape.kv_heads,
+            "k_dim": shape.k_dim,
+            "v_dim": v_dim,
+        }
         attrs |= {"scale": shape.k_dim**-0.5, "window": 0, "chunk": 0, "softcap": 0.0}
         reads = tuple(name for name in ("q", "k", "v") if name in widths)
         attend = [Op("attention", reads, ("o",), ("",), {"cache": i, **attrs}) for i in range(layers)]
@@ -120,7 +125,8 @@ def prompt(shape: Shape, options: argparse.Namespace) -> float:
     """Giga multiply-adds a second of one layer's prompt: those of what is seen, for scores and for sums."""
     rig = Layers(shape, 1, options.prompt, options.threads, options.isa)
     rig.fill(STEP)
-    products = shape.heads * (shape.k_dim + (shape.v_dim or shape.latent)) * options.prompt * (options.prompt + 1) / 2
+    pairs: float = options.prompt * (options.prompt + 1) / 2  # of a query and a key that it sees
+    products = shape.heads * (shape.k_dim + (shape.v_dim or shape.latent)) * pairs
     return 1e-9 * products / min(rig.fill(options.prompt) for _ in range(3))
 
 
