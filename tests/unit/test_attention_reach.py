@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers.masking_utils import chunked_causal_mask_function, sliding_window_causal_mask_function
 
+from engine import _native
 from engine.base.errors import NoRoomError
 from engine.memory.blocks import BlockKind, ContextRoom
 from engine.program.executor import Batch, Executor, Floats, Ints
@@ -267,3 +268,22 @@ def test_a_resize_that_finds_no_memory_changes_no_kind() -> None:
         executor.resize_context(ContextRoom(2, 2_000_000_000))
     assert executor.room == ContextRoom(6, 5)
     assert executor.read_block("page", 5).tobytes() == data.tobytes()
+
+
+@pytest.mark.parametrize("name", ["window over blocks", "chunk over blocks", "window within chunks"])
+def test_bits_are_equal_for_all_instruction_sets_threads_and_chunks(name: str) -> None:
+    model, program = model_of(**REACHES[name])
+    op = [op for op in program.ops if op.kind == "attention"][1]
+    room = ContextRoom(-(-LENGTH // PAGE), -(-LENGTH // PAGE))
+    tokens = tokens_of(LENGTH)
+    found = {
+        run(
+            NativeExecutor(program, model.dense, [], threads=threads, isa=isa, room=room, max_tokens=LENGTH),
+            op,
+            tokens,
+            steps,
+        ).tobytes()
+        for isa in _native.isas()
+        for threads, steps in ((1, [LENGTH]), (3, chunked(LENGTH)))
+    }
+    assert len(found) == 1
