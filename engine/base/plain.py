@@ -1,5 +1,7 @@
 """Frozen dataclasses to plain JSON values and back, strictly: every key known, every type right.
 
+A field with a default may be absent: an older release that did not know it wrote the file.
+
 Fields may be `int`, `float`, `str`, `bool`, `tuple[X, ...]`, a dataclass, `X | None`, or a union of dataclasses. A
 member of such a union carries a class variable `kind`, which tells the members apart in JSON.
 """
@@ -34,7 +36,8 @@ def from_plain(cls: type[T], data: Any, where: str, remedy: str) -> T:
     """Build a dataclass from what `to_plain` made of it.
 
     `where` names the place in error messages, `remedy` is what they advise. Raises CorruptFileError for a missing key
-    or a wrong type, UnsupportedError for a key or a `kind` that this release does not know, and what the classes raise.
+    without a default or a wrong type, UnsupportedError for a key or a `kind` that this release does not know, and what
+    the classes raise.
     """
     try:
         value: T = _read_dataclass(cls, data, where)
@@ -70,10 +73,11 @@ def _read_dataclass(cls: type, data: Any, where: str) -> Any:
     unknown = sorted(set(data) - known)
     if unknown:
         raise UnsupportedError(f"{where} has a field that this release does not know: {unknown[0]}.")
-    missing = [field.name for field in fields if field.name not in data]
+    missing = [field.name for field in fields if field.name not in data and field.default is dataclasses.MISSING]
     if missing:
         raise CorruptFileError(f"{where} lacks the field {missing[0]}.")
-    return cls(**{field.name: _read(hints[field.name], data[field.name], f"{where}.{field.name}") for field in fields})
+    given = [field.name for field in fields if field.name in data]
+    return cls(**{name: _read(hints[name], data[name], f"{where}.{name}") for name in given})
 
 
 def _read(hint: Any, data: Any, where: str) -> Any:

@@ -66,6 +66,16 @@ def test_json_keeps_everything() -> None:
     assert Spec.from_json(plain()) == EVERYTHING
 
 
+def test_a_file_of_an_older_release_lacks_fields_that_have_defaults() -> None:
+    data = plain()
+    for mixer in data["mixers"]:
+        mixer.pop("gated", None)
+    for ffn in data["ffns"]:
+        ffn.pop("latent", None)
+    data.pop("logit_scale")
+    assert Spec.from_json(data) == EVERYTHING
+
+
 def test_parts_that_are_alike_are_written_once() -> None:
     data = plain()
     assert len(data["mixers"]) == 6
