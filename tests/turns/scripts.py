@@ -44,7 +44,7 @@ def append_only() -> Script:
 
 
 def thinking_stripped() -> Script:
-    """The model thinks before it answers; the thinking stays while tools are called, and goes with the next question."""
+    """The model thinks before it answers; thoughts stay while tools are called, and go with the next question."""
     messages = [_system(), _user(0)]
     for turn in range(1, TURNS + 1):
         thought = yield list(messages)

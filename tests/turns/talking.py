@@ -8,7 +8,12 @@ from typing import Any
 
 from tests.turns.scripts import SCRIPTS, THINKING, Message
 
-PRINTABLE = range(32, 127)
+PRINTABLE = tuple(map(chr, range(32, 127)))
+SAID = (
+    " the", " of", " and", " to", " in", " is", " was", " for", " on", " that", " with", " as", " by", " at", " from",
+    " it", " an", " be", " this", " which", " or", " are", " not", " have", " had", " his", " one", " all", " were",
+    " they", " more", " who", " also", " has", " new", " two", " been", " other", " time", " first", " some", " could",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tests.turns.talking import Turn, talk
 
 PAGE = 16
 NET = 1024  # tokens between checkpoints of the periodic net
-WITHIN = {name: PAGE - 1 for name in SCRIPTS} | {"sliding window": NET + PAGE - 1}
+WITHIN = dict.fromkeys(SCRIPTS, PAGE - 1) | {"sliding window": NET + PAGE - 1}
 
 
 @pytest.fixture(scope="module")
