@@ -7,7 +7,9 @@ class Pace:
     """Predicts seconds a step as `base + rate * tokens`, least squares over recent steps.
 
     Every observation weighs `1 - forgetting` times what the next one does, so that the line follows a conversation that
-    gets deeper or a machine that gets busier.
+    gets deeper or a machine that gets busier. It follows late: with every part of a long prompt attention reads
+    further back, and the mean of twenty parts is too short for the next. So where the last step took longer than the
+    line says, the next one is expected to take longer in proportion.
     """
 
     def __init__(self, forgetting: float = 0.05) -> None:
@@ -17,6 +19,7 @@ class Pace:
         self._seconds = 0.0
         self._squares = 0.0
         self._products = 0.0
+        self._last = (0, 0.0)  # tokens and seconds of the last step
 
     @property
     def known(self) -> bool:
@@ -30,6 +33,7 @@ class Pace:
         self._seconds = self._seconds * self._fade + seconds
         self._squares = self._squares * self._fade + tokens * tokens
         self._products = self._products * self._fade + tokens * seconds
+        self._last = (tokens, seconds)
 
     def line(self) -> tuple[float, float] | None:
         """(base, rate), neither negative; None before the first observation."""
@@ -52,6 +56,10 @@ class Pace:
         if line is None:
             return most
         base, rate = line
+        tokens, took = self._last
+        expected = base + rate * tokens
+        if took > expected > 0.0:
+            base, rate = base * took / expected, rate * took / expected
         left = seconds - base
         if left >= most * rate:  # asked first: a rate may be too small to divide by
             return most
