@@ -13,6 +13,7 @@ from engine.program.ir import KV_DTYPE, Program
 from engine.program.lower import lower
 from engine.program.native import NativeExecutor
 from engine.worker import loading
+from engine.worker.context_file import ContextIdentity
 from engine.worker.loaded import LoadedModel
 from engine.worker.loading import load_model
 from engine.worker.protocol import WorkerConfig
@@ -45,6 +46,7 @@ def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(loading, "open_model", lambda folder: files)
     monkeypatch.setattr(loading, "NativeExecutor", Executor)
+    monkeypatch.setattr(loading, "identity_of", lambda folder, program, device: ContextIdentity())
     monkeypatch.setattr(loading, "step_bytes", lambda program, model, value_bytes: SimpleNamespace(dense=7))
 
 
