@@ -46,7 +46,7 @@ def hold(talker: Talker, name: str) -> list[Turn]:
 
 
 def check_bits(talker: Talker, name: str, turns: list[Turn]) -> None:
-    """Every one of the turns again, cold."""
+    """The turns again, cold."""
     for turn in turns:
         talker.cold()
         _, answer, logprobs, reused = talker.ask(turn.messages, name == "thinking stripped")
@@ -54,8 +54,16 @@ def check_bits(talker: Talker, name: str, turns: list[Turn]) -> None:
         assert (list(answer), list(logprobs)) == (list(turn.answer), list(turn.logprobs))
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("delta-net", name) for name in SCRIPTS]
+    + [
+        (model, name)
+        for model in MODELS
+        if model != "delta-net"
+        for name in ("thinking stripped", "old outputs replaced")
+    ],
+)
 def test_a_turn_computes_what_is_new(front: RunningFront, model: str, name: str) -> None:
     asking = talker(front, model)
     turns = hold(asking, name)
@@ -70,6 +78,6 @@ def test_a_turn_computes_what_is_new(front: RunningFront, model: str, name: str)
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("model", MODELS)
-def test_every_turn_has_the_bits_of_a_cold_run(front: RunningFront, model: str, name: str) -> None:
+def test_turns_have_the_bits_of_cold_runs(front: RunningFront, model: str, name: str) -> None:
     asking = talker(front, model)
-    check_bits(asking, name, hold(asking, name))
+    check_bits(asking, name, hold(asking, name)[1::3])
