@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MANY = 16  # tokens of a step that also read
+
 
 class Pace:
     """Predicts seconds a step as `base + rate * tokens`, least squares over recent steps.
@@ -9,7 +11,8 @@ class Pace:
     Every observation weighs `1 - forgetting` times what the next one does, so that the line follows a conversation that
     gets deeper or a machine that gets busier. It follows late: with every part of a long prompt attention reads
     further back, and the mean of twenty parts is too short for the next. So where the last step took longer than the
-    line says, the next one is expected to take longer in proportion.
+    line says, the next one is expected to take longer in proportion. And parts that get smaller as they get slower look
+    like a step whose tokens cost nothing, so after a step of `MANY` tokens the next one has at most in proportion.
     """
 
     def __init__(self, forgetting: float = 0.05) -> None:
@@ -57,6 +60,8 @@ class Pace:
             return most
         base, rate = line
         tokens, took = self._last
+        if tokens >= MANY and tokens * seconds < most * took:
+            most = int(tokens * seconds / took)
         expected = base + rate * tokens
         if took > expected > 0.0:
             base, rate = base * took / expected, rate * took / expected
