@@ -86,6 +86,7 @@ class ContextMemory:
         self.tree_windows = TreeWindows(self.windows)
         self.checkpoints = Checkpoints(self.states, self.tree_windows)
         self._store = store
+        self.prefixes: set[object] = set()  # on their way to a file or back: they hold blocks beside the leases'
         self.leases: dict[Lease, None] = {}  # in order: what is done to all is done in the order in which they came
 
     @property

@@ -53,6 +53,7 @@ class HeldPrefix:
         for checkpoint in self._checkpoints:
             memory.checkpoints.pin(checkpoint)
         memory.tree_windows.pin(self._windows)
+        memory.prefixes.add(self)
         self.tokens = tuple(tokens[: len(path) * PAGE_TOKENS])
         """Those of whole pages that are held."""
 
@@ -74,6 +75,7 @@ class HeldPrefix:
 
     def release(self) -> None:
         """Let go of it."""
+        self._memory.prefixes.discard(self)
         self._memory.tree_windows.unpin(self._windows)
         for checkpoint in self._checkpoints:
             self._memory.checkpoints.unpin(checkpoint)
@@ -94,6 +96,7 @@ class RestoredPrefix:
         self._pages = pages
         self._path: list[Node] = []
         self._windows: list[Node] = []
+        memory.prefixes.add(self)
 
     @property
     def restored(self) -> int:
@@ -150,6 +153,7 @@ class RestoredPrefix:
 
     def release(self) -> None:
         """Leave what is there to whoever wants it."""
+        self._memory.prefixes.discard(self)
         self._memory.tree_windows.unpin(self._windows)
         if self._path:
             self._memory.tree.unpin(self._path[-1])

@@ -59,7 +59,8 @@ class Scheduler:
 
     Requests are admitted in the order they came, as long as there are blocks of every kind for them. When context
     memory runs out, old prefixes are forgotten first, then the youngest request is put back to wait; the oldest one
-    always goes on, so every request is finished some day.
+    always goes on, so every request is finished some day. Only what is being saved or restored can be in its way,
+    and for that it waits.
     """
 
     def __init__(self, memory: ContextMemory, context: int, policy: Policy = POLICY) -> None:
@@ -121,7 +122,8 @@ class Scheduler:
             runs += self._plan_reading(streaming=len(runs))
             if runs or not self.active:
                 break
-            self._preempt_youngest()  # readers wait for each other's pages
+            if not self._preempt_youngest():  # readers wait for each other's pages
+                break
         for run in runs:  # last of all: what nobody needs in this step may be overwritten in it
             assert run.request.lease is not None
             self.memory.plan_saves(run.request.lease, run.start, run.start + run.count, run.request.worth_saving)
@@ -226,10 +228,12 @@ class Scheduler:
         for request in list(self.active):
             if request.lease is None or request.remaining > 1:
                 continue  # preempted a moment ago, or reading
-            while request.lease is not None and not self.memory.reserve(request.lease, len(request.tokens)):
-                self._preempt_youngest()
-            if request.lease is not None:
-                runs.append(Run(request, request.computed, 1))
+            while request.lease is not None:
+                if self.memory.reserve(request.lease, len(request.tokens)):
+                    runs.append(Run(request, request.computed, 1))
+                    break
+                if not self._preempt_youngest():
+                    break
         return [run for run in runs if run.request.lease is not None]
 
     def _plan_reading(self, streaming: int) -> list[Run]:
@@ -283,9 +287,14 @@ class Scheduler:
             return 0
         return goal - request.computed
 
-    def _preempt_youngest(self) -> None:
-        """Put the youngest active request back to wait. It keeps its tokens, and the cache as much as it can."""
-        assert len(self.active) > 1, "a request that is alone always fits"
+    def _preempt_youngest(self) -> bool:
+        """Put the youngest active request back to wait. It keeps its tokens, and the cache as much as it can.
+
+        False where the only one has to wait for a prefix that is being saved or restored.
+        """
+        if len(self.active) == 1:
+            assert self.memory.prefixes, "a request that is alone always fits"
+            return False
         request = self.active.pop()
         assert request.lease is not None
         self.memory.close(request.lease)
@@ -293,6 +302,7 @@ class Scheduler:
         request.computed = 0
         self.preemptions += 1
         bisect.insort(self.waiting, request, key=lambda r: r.number)
+        return True
 
 
 def _fits(need: ContextRoom, available: ContextRoom, promised: ContextRoom) -> bool:

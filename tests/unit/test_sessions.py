@@ -7,8 +7,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from fake_executor import FakeExecutor, answer, fake_model
+from fake_executor import ATTENTION, FakeExecutor, answer, fake_model
 
+from engine.memory.budget import ContextNeeds
 from engine.worker.engine import Engine
 from engine.worker.protocol import (
     ContextLoaded,
@@ -27,10 +28,11 @@ from engine.worker.sessions import SLICE_SECONDS
 PROMPT = tuple(range(20, 120))
 
 
-def slow_engine(kv_tokens: int = 1024) -> Engine:
+def slow_engine(kv_tokens: int = 1024, needs: ContextNeeds = ATTENTION, available: int = 1 << 30) -> Engine:
     """One whose clock says that every look at it came a whole slice after the last."""
     ticks = count()
-    return Engine(fake_model(kv_tokens), clock=lambda: next(ticks) * SLICE_SECONDS)
+    model = fake_model(kv_tokens, needs=needs, available=available)
+    return Engine(model, clock=lambda: next(ticks) * SLICE_SECONDS)
 
 
 def turn(engine: Engine) -> list[Message]:
@@ -104,6 +106,34 @@ def test_as_much_is_restored_as_there_is_room_for(tmp_path: Path) -> None:
     assert run(engine) == [ContextLoaded(8, 64, 96)]
     done = computed(engine, PROMPT[:60])
     assert done.cached_tokens == 48
+
+
+@pytest.mark.parametrize("needs", [ATTENTION, ContextNeeds(100, 100, reach=40), ContextNeeds(100, state_bytes=800)])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_request_waits_where_only_what_is_being_saved_leaves_it_no_room(
+    tmp_path: Path, needs: ContextNeeds, streaming: bool
+) -> None:
+    engine = slow_engine(kv_tokens=112, needs=needs, available=1 << 15)
+    computed(engine)
+    asked = Generate(2, (130, 131, 132) if streaming else tuple(range(130, 220)), 12, sampling=Sampling(temperature=0))
+    if streaming:
+        engine.handle(asked)
+        while not any(isinstance(message, Tokens) for message in turn(engine)):
+            pass
+    engine.handle(SaveContext(7, str(tmp_path / "a"), PROMPT))
+    assert engine.chore() == []
+    if not streaming:
+        engine.handle(asked)
+    out = run(engine)
+    assert [message.kind for message in out if isinstance(message, ContextSaved | Failed)] == ["context_saved"]
+    (done,) = [message for message in out if isinstance(message, Done)]
+    assert done.generated == 12
+    engine.handle(LoadContext(8, str(tmp_path / "a")))
+    engine.handle(Generate(3, tuple(range(130, 235)), 4, sampling=Sampling(temperature=0)))
+    out = run(engine)
+    assert isinstance(next(message for message in out if message.kind.startswith("context")), ContextLoaded)
+    said = [token for message in out if isinstance(message, Tokens) for token in message.ids]
+    assert said == answer(list(range(130, 235)), 4)
 
 
 def test_failures_are_answers_and_the_next_one_is_served(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
