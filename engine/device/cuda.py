@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from engine.base.errors import FreetokenError, NoRoomError
 from engine.base.units import format_size
 from engine.device import libcuda
+from engine.device.block_moves import BlockMover
 from engine.device.compiling import Compiler
 from engine.device.driver import (
     CannotPinError,
@@ -216,6 +217,7 @@ class CudaDriver:
         self.compute_capability = f"{properties['major']}{properties['minor']}"
         self._compiler = Compiler(self.compute_capability)
         self._kernels: dict[str, CudaKernel] = {}
+        self._mover = BlockMover(self)
 
     # -- memory
 
@@ -282,6 +284,9 @@ class CudaDriver:
 
     def copy(self, stream: Stream, target: int, source: int, size: int) -> None:
         runtime.memcpyAsync(target, source, size, runtime.memcpyDefault, _handle(stream))
+
+    def move_blocks(self, stream: Stream, base: int, size: int, moves: NDArray[np.int32]) -> None:
+        self._mover.move(stream, base, size, moves)
 
     def record(self, stream: Stream) -> Event:
         assert isinstance(stream, CudaStream), "a stream of another driver"

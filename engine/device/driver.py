@@ -154,6 +154,13 @@ class Driver(Protocol):
     def copy(self, stream: Stream, target: int, source: int, size: int) -> None:
         """Copy within the device, or between it and memory of the host that it reaches."""
 
+    def move_blocks(self, stream: Stream, base: int, size: int, moves: NDArray[np.int32]) -> None:
+        """Copy blocks of `size` bytes, a multiple of 16, within an array of them at `base`: rows (from, to).
+
+        What this costs follows the bytes, however small the blocks are. No block may be both copied from and copied
+        to. Not while a graph is captured.
+        """
+
     def record(self, stream: Stream) -> Event: ...
 
     def wait_event(self, stream: Stream, event: Event) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from engine import _native
 from engine.base.units import format_size
+from engine.device.block_moves import check_moves
 from engine.device.driver import Event, Graph, Grid, HostMemory, Kernel, Memory, Pinned, Range, Stream, bytes_of
 from engine.device.graph import Kind, Node, Step, Timeline, before, check_signals, random_order
 from engine.device.kernels import KernelSignature, signature
@@ -191,6 +192,12 @@ class SimDriver:
 
         self._issue(stream, "copy", "copy", run)
 
+    def move_blocks(self, stream: Stream, base: int, size: int, moves: NDArray[np.int32]) -> None:
+        self._count("move_blocks")
+        check_moves(base, size, moves)
+        if len(moves):
+            self._issue(stream, "copy", "move_blocks", partial(self._move_blocks, base, size, moves.copy()))
+
     def record(self, stream: Stream) -> Event:
         timeline = self._timeline
         recorded = self._recording.tail(stream) if self._recording is not None else frozenset[int]()
@@ -301,6 +308,12 @@ class SimDriver:
     def _run(self, kernel: SimKernel, grid: Grid, block: int, shared: int, slots: bytes) -> None:
         counted = self._emulator.launch(kernel.number, grid, block, shared, slots)
         self._counters[kernel.name] = LaunchCounters(self.counters(kernel.name).launches + 1, *counted)
+
+    def _move_blocks(self, base: int, size: int, moves: NDArray[np.int32]) -> None:
+        first, last = int(moves.min()), int(moves.max())
+        self._book.check(base + first * size, (last - first + 1) * size)
+        for source, target in (moves.astype(np.int64) * size + base).tolist():
+            _native.copy_memory(target, source, size)
 
     def _wait(self, address: int, value: int) -> None:
         for _ in range(max(1, round(self._patience / _NAP))):

@@ -194,12 +194,10 @@ class ExpertCache:
         owner[compaction.dropped] = -1
         slot_used[compaction.dropped] = 0
         self._write_residency(slot_of, owner, slot_used)
-        for source, target in compaction.moves:
-            self._driver.copy(self._stream, self._slot_address(target), self._slot_address(source), self.record_bytes)
-        self._driver.synchronise(self._stream)
-
-        if compaction.moves:
-            sources, targets = (np.asarray(side) for side in zip(*compaction.moves, strict=True))
+        if len(compaction.moves):
+            self._driver.move_blocks(self._stream, self._room.address, self._room.stride, compaction.moves)
+            self._driver.synchronise(self._stream)
+            sources, targets = compaction.moves.T
             owner[targets], owner[sources] = owner[sources], -1
             slot_used[targets], slot_used[sources] = slot_used[sources], 0
             slot_of[owner[targets]] = targets

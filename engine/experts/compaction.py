@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Compaction:
-    """What a cache with fewer slots keeps: `moves` are (from, to), both ascending; `dropped` slots lose their records.
+    """What a cache with fewer slots keeps: rows of `moves` are (from, to), both ascending; `dropped` slots lose their
+    records.
 
     No slot that is moved from is moved to, so moves may be done in any order.
     """
 
-    moves: tuple[tuple[int, int], ...]
+    moves: NDArray[np.int32]
     dropped: NDArray[np.intp]
 
 
@@ -32,6 +33,5 @@ def compaction_moves(owner: NDArray[np.int32], slot_used: NDArray[np.uint32], sl
     stays[kept] = True
     sources = kept[kept >= slots]
     targets = np.flatnonzero(~stays[:slots])[: len(sources)]
-    return Compaction(
-        moves=tuple(zip(sources.tolist(), targets.tolist(), strict=True)), dropped=np.sort(hottest_first[slots:])
-    )
+    moves = np.stack([sources, targets], axis=1).astype(np.int32)
+    return Compaction(moves=moves, dropped=np.sort(hottest_first[slots:]))

@@ -7,6 +7,9 @@ experts shrink a prompt has filled their slots, so that those that stay have to 
 as its seconds is the pause: no step is taken meanwhile. The bytes that change hands are those by which slots or context
 memory change, whichever is more; the goal is 1.5 times their memcpy plus 20 ms. Tokens are compared with an undisturbed
 run in the end. Medians over rounds that take turns with the memcpy.
+
+Routing of random weights goes to few experts, so a second table has caches alone, of small records and of large: all
+slots hold records, those used last lie anywhere, and every slot's bytes are looked at afterwards.
 """
 
 from __future__ import annotations
@@ -17,12 +20,16 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from engine.base.units import GIB, KvBudget, format_size
 from engine.device.sim import SimDriver
+from engine.experts.arena import SlotArena
+from engine.experts.cache import ExpertCache
+from engine.experts.split import Split
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.worker.device_loading import load_with
 from engine.worker.engine import Engine
@@ -34,6 +41,8 @@ FACTOR = 1.5
 PROMPT = tuple(range(7, 40))
 KV = KvBudget(tokens=1024)
 VOCABULARY = 256
+CACHE_EXPERTS = 256  # of a layer, in caches alone
+CACHES = ((4 << 10, 10240), (4 << 10, 40960), (64 << 10, 10240), (1 << 20, 1024))  # bytes of a record, slots
 FILLING = 48  # tokens of such a prompt
 
 
@@ -106,6 +115,57 @@ def memcpy_seconds(size: int, source: np.ndarray, target: np.ndarray) -> float:
     return time.perf_counter() - began
 
 
+def full_cache(driver: SimDriver, record_bytes: int, slots: int, seed: int) -> tuple[ExpertCache, SlotArena]:
+    """All slots hold records, of which each says its number in its first bytes; stamps are in random order."""
+    arena = SlotArena(driver, record_bytes, slots)
+    geometry = {"layers": slots // CACHE_EXPERTS, "experts": CACHE_EXPERTS, "record_bytes": record_bytes}
+    room = {"fillable": slots, "capacity": slots, "slots": slots, "top_k": 8, "max_tokens": 1}
+    cache = ExpertCache(driver, arena, **geometry, **room, split=Split.all_fill())
+    chance = np.random.default_rng(seed)
+    owner = chance.permutation(slots).astype(np.int32)
+    stamps = (1 + chance.permutation(slots)).astype(np.uint32)
+    for slot, record in enumerate(owner.tolist()):
+        driver.upload(arena.address + slot * record_bytes, numbered(record_bytes, record))
+    where = np.argsort(owner)
+    for name, values in (("owner", owner), ("slot_of", where), ("slot_used", stamps), ("expert_used", stamps[where])):
+        cache.tables.write(name, values)
+    cache.tables.write_state(clock=slots + 1)
+    return cache, arena
+
+
+def numbered(record_bytes: int, record: int) -> np.ndarray:
+    """The bytes of a record: its number over and over."""
+    return np.full(record_bytes // 4, record, np.uint32).view(np.uint8)
+
+
+def measure_caches(rounds: int, source: np.ndarray, target: np.ndarray) -> bool:
+    """Print a table of caches that get smaller; whether a pause is too long."""
+    failed = False
+    print(f"{'RECORDS OF':<12}{'SLOTS':<16}{'MOVED':>8}{'BYTES':>10}{'PAUSE ms':>20}{'MEMCPY ms':>12}{'LIMIT ms':>10}")
+    for record_bytes, slots in CACHES:
+        for kept in (slots // 4, slots // 2):
+            pauses, copies, moved = [], [], 0
+            for number in range(rounds):
+                driver = SimDriver(memory=2 * GIB)
+                cache, arena = full_cache(driver, record_bytes, slots, number)
+                began = time.perf_counter()
+                moved = cache.resize(kept)
+                pauses.append(time.perf_counter() - began)
+                copies.append(memcpy_seconds((slots - kept) * record_bytes, source, target))
+                cache.check(partial(numbered, record_bytes))
+                cache.free()
+                arena.close()
+            pause, copy = statistics.median(pauses), statistics.median(copies)
+            limit = FACTOR * copy + SLACK_SECONDS
+            failed |= pause > limit
+            what = f"{format_size(record_bytes):<12}{f'{slots} to {kept}':<16}{moved:>8}"
+            span = f"{1e3 * pause:.1f} ({1e3 * min(pauses):.1f}-{1e3 * max(pauses):.1f})"
+            verdict = "" if pause <= limit else "  TOO LONG"
+            size = format_size((slots - kept) * record_bytes)
+            print(f"{what}{size:>10}{span:>20}{1e3 * copy:>12.1f}{1e3 * limit:>10.1f}{verdict}")
+    return failed
+
+
 def main() -> int:
     """The command line; 1 if a pause is too long or a token differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -151,6 +211,7 @@ def measure(model: Path, rounds: int) -> int:
         span = f"{1e3 * pause:.1f} ({1e3 * min(seconds):.1f}-{1e3 * max(seconds):.1f})"
         verdict = "" if pause <= limit else "  TOO LONG"
         print(f"{label:<24}{format_size(sizes[label]):>10}{span:>20}{1e3 * copy:>12.1f}{1e3 * limit:>10.1f}{verdict}")
+    failed |= measure_caches(rounds, source, target)
     plain = Worker(Engine(load_model(WorkerConfig(str(model), kv=KvBudget(tokens=1024)))))
     plain.begin(steps)
     while plain.engine.busy:

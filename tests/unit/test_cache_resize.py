@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from engine.base.errors import NoRoomError
 from engine.device.driver import Stream
@@ -39,7 +40,7 @@ def test_compaction_keeps_the_hottest_and_moves_only_what_must(cache: tuple[list
     left = dict(enumerate(owner))
     for slot in compaction.dropped.tolist():
         assert left.pop(slot) >= 0, "an empty slot lost its record"
-    for source, target in compaction.moves:
+    for source, target in compaction.moves.tolist():
         assert source >= slots > target, "a move within the slots that stay, or out of them"
         assert left.get(target, -1) == -1, "a record is overwritten"
         left[target] = left.pop(source)
@@ -53,7 +54,7 @@ def test_compaction_keeps_the_hottest_and_moves_only_what_must(cache: tuple[list
     lost = set(resident) - set(kept.values())
     assert all(stamp_of[record] <= coldest_kept for record in lost)
     tied = [slot for slot, record in enumerate(owner) if record in lost and stamp_of[record] == coldest_kept]
-    moved = [slot for slot, _ in compaction.moves if used[slot] == coldest_kept]
+    moved = [slot for slot, _ in compaction.moves.tolist() if used[slot] == coldest_kept]
     assert not tied or not moved or min(tied) > max(moved), "a record moved where one that was as hot could have stayed"
 
 
@@ -128,16 +129,15 @@ def test_growing_beyond_the_memory_there_is_changes_nothing() -> None:
 
 
 class FailingDriver(SimDriver):
-    """Copies fail from the one that `copies_left` counts down to."""
+    """A move of blocks fails after the first `copies_left` of them."""
 
     copies_left = 1 << 30
 
-    def copy(self, stream: Stream, target: int, source: int, size: int) -> None:
-        if self.copies_left == 0:
-            raise RuntimeError("the device fell off the bus")
-        self.copies_left -= 1
-        super().copy(stream, target, source, size)
+    def move_blocks(self, stream: Stream, base: int, size: int, moves: NDArray[np.int32]) -> None:
+        super().move_blocks(stream, base, size, moves[: self.copies_left])
         self.synchronise(stream)
+        if len(moves) > self.copies_left:
+            raise RuntimeError("the device fell off the bus")
 
 
 @pytest.mark.parametrize("copies", [0, 1, 3])
