@@ -126,10 +126,7 @@ class Statistics:
         rows = [
             ("load", _seconds(self.load)),
             ("prompt", _tokens(self.prompt_tokens, self.prompt_rate)),
-            (
-                "reused",
-                f"{self.reused_tokens} of {self.prompt_tokens} tokens" + (f": {self.reuse}" if self.reuse else ""),
-            ),
+            ("reused", self._reused()),
             ("generated", _tokens(self.generated_tokens, self.generated_rate)),
             ("first token", _seconds(self.first_token)),
             ("expert hits", self._hits()),

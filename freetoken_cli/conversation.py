@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.base.errors import CorruptFileError, NotFoundError, UsageError
+from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NotFoundError, UsageError
+from engine.files.untrusted import read_small_file
 from freetoken_cli.chat import Message
 
 _FORMAT = "freetoken-conversation"
@@ -32,25 +34,40 @@ class Conversation:
         self.turns.append({"role": role, "content": content})
 
     def save(self, path: Path) -> None:
-        """Write the conversation to `path`, whole or not at all. Raises UsageError for a folder."""
+        """Write the conversation to `path`, whole or not at all.
+
+        Raises UsageError for a folder, DoesNotFitError where the disk is full, FreetokenError for other failures.
+        """
         if path.is_dir():
             raise UsageError(f"{path} is a folder.", "Name a file: /save chat.json")
         document = {"format": _FORMAT, "version": _VERSION, "system": self.system, "messages": self.turns}
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            try:
+                temporary.write_text(text, encoding="utf-8")
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (DoesNotFitError if full else FreetokenError)(
+                f"The conversation is not saved: {path} cannot be written: {os.strerror(error.errno or errno.EIO)}.",
+                "Free some space, or choose another place." if full else "Choose another place: /save FILE",
+            ) from None
 
     @staticmethod
     def load(path: Path) -> Conversation:
         """Read what `save` wrote. Raises NotFoundError, or CorruptFileError for anything else than a conversation."""
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            text = read_small_file(path)
+        except NotFoundError:
             raise NotFoundError(f"There is no file {path}.", "/save FILE writes one.") from None
-        except (ValueError, RecursionError, IsADirectoryError) as error:
+        try:
+            document = json.loads(text)
+            # a lone half of a surrogate pair can be spelled in JSON, but neither be sent nor saved again
+            json.dumps(document, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
             raise CorruptFileError(f"{path} is not a saved conversation.") from error
         if not isinstance(document, dict) or document.get("format") != _FORMAT or document.get("version") != _VERSION:
             raise CorruptFileError(f"{path} is not a conversation that this release can read.")

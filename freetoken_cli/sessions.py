@@ -55,11 +55,13 @@ class SavedSession:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what people say is theirs alone
         conversation.save(self.conversation)
         yield f"Saved {len(conversation.turns)} messages to {self.name}."
-        if conversation.turns:
-            try:
-                yield chat.save_context(conversation.messages(), think, self.context)
-            except FreetokenError as error:
-                yield f"The context is not saved, so it will be computed again: {error}"
+        if not conversation.turns:
+            self.context.unlink(missing_ok=True)  # of what was said before; it can be gigabytes
+            return
+        try:
+            yield chat.save_context(conversation.messages(), think, self.context)
+        except FreetokenError as error:
+            yield f"The context is not saved, so it will be computed again: {error}"
 
     def load(self) -> Conversation:
         """The conversation. Raises NotFoundError or CorruptFileError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.memory.pages import PAGE_TOKENS
 from engine.worker.protocol import Reused
 
 
@@ -9,6 +10,8 @@ def sentence(reuse: Reused, prompt_tokens: int) -> str:
     """What `reuse` means for a prompt of so many tokens, to stand after `reused N of M tokens: `."""
     known, position = reuse.known, reuse.position
     match reuse.why:
+        case "last" if position == 0:
+            return f"pages of {PAGE_TOKENS} are reused whole, and it has none before its last token"
         case "last":
             return f"only its last {prompt_tokens - position} are computed, because the answer begins from there"
         case "new":
@@ -16,7 +19,9 @@ def sentence(reuse: Reused, prompt_tokens: int) -> str:
         case "differs" if position == known:
             return f"what follows its first {known} was never computed before"
         case "differs":
-            return f"what follows its first {known} was never computed before, and pages of 16 are reused whole"
+            return (
+                f"what follows its first {known} was never computed before, and pages of {PAGE_TOKENS} are reused whole"
+            )
         case "state":
             return f"it was computed before up to {known}, but no recurrent state after {position} is kept"
         case "window":

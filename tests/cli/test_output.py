@@ -2,13 +2,15 @@
 
 import io
 import json
+import os
+import resource
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.base.errors import CorruptFileError, NotFoundError, UsageError
+from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UsageError
 from freetoken_cli.chart import Bar, draw
 from freetoken_cli.chat import SAMPLING, Sampling, Statistics
 from freetoken_cli.conversation import Conversation
@@ -200,6 +202,8 @@ HEAD = '"format": "freetoken-conversation", "version"'
         f'{{{HEAD}: 1, "system": "", "messages": [{{"role": "robot", "content": ""}}]}}',
         f'{{{HEAD}: 1, "system": "", "messages": [{{"role": "user"}}]}}',
         f'{{{HEAD}: 1, "system": null, "messages": []}}',
+        f'{{{HEAD}: 1, "system": "\\ud800", "messages": []}}',
+        f'{{{HEAD}: 1, "system": "", "messages": [{{"role": "user", "content": "\\udcff"}}]}}',
     ],
 )
 def test_what_is_no_conversation_is_refused(tmp_path: Path, content: str) -> None:
@@ -207,6 +211,28 @@ def test_what_is_no_conversation_is_refused(tmp_path: Path, content: str) -> Non
     path.write_text(content)
     with pytest.raises(CorruptFileError, match=str(path)):
         Conversation.load(path)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path, tmp_path / "pipe.json", Path("/dev/zero")):
+        with pytest.raises(CorruptFileError, match=str(path)):
+            Conversation.load(path)
+
+
+def test_a_disk_that_takes_no_conversation_keeps_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    Conversation("Be kind.").save(path)
+    long = Conversation("Be kind. " * 2000)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        with pytest.raises(FreetokenError, match=f"{path} cannot be written: File too large"):
+            long.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert Conversation.load(path).system == "Be kind."
+    assert [path.name for path in tmp_path.iterdir()] == ["talk.json"]
 
 
 def test_a_missing_conversation_is_not_found(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
         ("/save", "/save takes a name or a file."),
         ("/save two words", "'two words' cannot be the name of a session."),
         ("/load nowhere.json", "There is no file nowhere.json."),
-        ("/save /nowhere/chat.json", "No such file or folder (/nowhere/chat.json"),
+        ("/save /nowhere/chat.json", "/nowhere/chat.json cannot be written: No such file"),
         ("/think maybe", "/think takes on, off or auto."),
         ("/?", "/set NAME VALUE"),
         ("/?", "/set system TEXT"),
@@ -250,6 +250,19 @@ def test_save_and_load(terminal: Terminal, home: Home) -> None:
     assert (home.folder / "talk.json.context").read_text() == "demo"
     saved = json.loads((home.folder / "talk.json").read_text())
     assert [message["role"] for message in saved["messages"]] == ["user", "assistant"]
+
+
+def test_an_emptied_conversation_leaves_no_context_behind(terminal: Terminal, home: Home) -> None:
+    terminal.ask("first words")
+    terminal.expect("FIRST WORDS")
+    terminal.ask("/save talk.json")
+    terminal.expect("Saved its context: 32 tokens")
+    terminal.ask("/clear")
+    terminal.ask("/save talk.json")
+    terminal.expect("Saved 0 messages to talk.json.")
+    terminal.expect(PROMPT)
+    assert not (home.folder / "talk.json.context").exists()
+    assert terminal.leave() == 0
 
 
 def test_bye_leaves(terminal: Terminal) -> None:

@@ -19,6 +19,7 @@ def test_every_code_has_a_sentence(why: str) -> None:
 
 def test_sentences_tell_the_numbers() -> None:
     assert "its last 5 are" in sentence(Reused(48, 48, "last"), 53)
+    assert "none before its last token" in sentence(Reused(0, 0, "last"), 12)
     assert "its first 70 was" in sentence(Reused(64, 70, "differs"), 90)
     assert "pages of 16 are reused whole" in sentence(Reused(0, 9, "differs"), 90)
     assert "pages" not in sentence(Reused(64, 64, "differs"), 90)
