@@ -134,12 +134,16 @@ class ContextMemory:
     def reuse(self, lease: Lease, tokens: Sequence[int]) -> Reuse:
         """Take up `tokens` as late as what is kept allows: extend the lease, copy the state there into its own.
 
-        A lease with pages of its own is left as it is. A stateful lease needs one available state block.
+        A lease with pages of its own is left as it is. The caller has looked at `has_state_for` first.
         """
         found = self.look_up(lease, tokens)
         if len(found.path) > lease.shared:
             self._extend(lease, found.path)
         return found.reuse
+
+    def has_state_for(self, lease: Lease) -> bool:
+        """Whether the lease has the state block that it needs, or could get one."""
+        return not self.traits.stateful or lease.state >= 0 or self.available("state") > 0
 
     def reserve(self, lease: Lease, tokens: int) -> bool:
         """Make room for `tokens` positions and a state, forgetting what nobody holds if need be.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from engine.base.errors import DoesNotFitError
 from engine.memory.blocks import BlockKind, ContextRoom
 from engine.memory.context import BlockStore, ContextMemory
@@ -18,7 +20,7 @@ def grow(memory: ContextMemory, room: ContextRoom) -> None:
 def shrink(memory: ContextMemory, room: ContextRoom, store: BlockStore) -> None:
     """Make do with `room` where it has fewer blocks: forget what nobody holds, then move the others below its limits.
 
-    Checkpoints are dropped first, in their order. DoesNotFitError, before any change, if live requests hold more.
+    Checkpoints are dropped first, in their order. DoesNotFitError, before any change, if what is in use takes more.
     """
     for pool in _pools(memory):
         _check(pool.kind, memory.held(pool.kind) - _droppable(memory, pool.kind), room.count(pool.kind))
@@ -44,10 +46,11 @@ def _pools(memory: ContextMemory) -> tuple[BlockPool, ...]:
 
 
 def _droppable(memory: ContextMemory, kind: BlockKind) -> int:
-    """Blocks that live requests hold and can do without: the states at their last borders."""
+    """Blocks that live requests alone hold and can do without: the states at their last borders."""
     if kind != "state":
         return 0
-    return len({lease.last for lease in memory.leases if lease.last is not None})
+    last_borders = Counter(lease.last for lease in memory.leases if lease.last is not None)
+    return sum(checkpoint.pins == leases for checkpoint, leases in last_borders.items())
 
 
 def _let_go_of_last_borders(memory: ContextMemory) -> None:
@@ -92,8 +95,8 @@ def _check(kind: BlockKind, held: int, capacity: int) -> None:
         return
     if kind == "state":
         raise DoesNotFitError(
-            f"{held} live requests have a recurrent state each, {held - capacity} more than there would be room for.",
-            "Wait until some have finished, or give a larger --kv.",
+            f"{held} recurrent states are in use, {held - capacity} more than there would be room for.",
+            "Wait until some requests have finished, or give a larger --kv.",
         )
     where = "context memory" if kind == "page" else "context memory for their windows"
     raise DoesNotFitError(

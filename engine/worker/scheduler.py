@@ -183,7 +183,7 @@ class Scheduler:
             if situation == self._refused:
                 return  # looking a long prompt up in the tree at every step would cost more than it can bring
             lease = self.memory.open()
-            if there.states or not self.memory.traits.stateful:
+            if self.memory.has_state_for(lease):
                 request.take_up(self.memory.reuse(lease, request.tokens))
             if self.active and not _fits(self._needs(request, lease), self._available(), promised):
                 self.memory.close(lease)
@@ -245,6 +245,8 @@ class Scheduler:
         begun: set[tuple[int, int, tuple[int, ...]]] = set()
         for request in sorted(readers, key=lambda r: (r.served, r.number)):
             assert request.lease is not None
+            if not self.memory.has_state_for(request.lease):
+                continue
             found = self.memory.look_up(request.lease, request.tokens)
             start = max(request.computed, found.reuse.position)
             page = request.tokens[start : start + PAGE_TOKENS]

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.base.errors import DoesNotFitError
 from engine.memory.blocks import BlockKind, ContextRoom
 from engine.memory.context import ContextMemory
 from engine.memory.lookup import ContextTraits
 from engine.memory.pages import PAGE_TOKENS
+from engine.memory.resizing import shrink
 from engine.memory.retention import Rank
 from engine.memory.saved import MOST_CHECKPOINTS, HeldPrefix, RestoredPrefix, SavedPage
 
@@ -168,6 +170,24 @@ def test_held_blocks_outlive_whatever_comes_meanwhile(traits: ContextTraits) -> 
     assert len(held.tokens) == 6 * PAGE_TOKENS
     held.release()
     memory.check_blocks()
+
+
+def test_a_shrink_that_would_take_a_held_state_changes_nothing() -> None:
+    memory = Memory(ContextTraits(stateful=True), ContextRoom(16, 0, 5))
+    lease = memory.memory.open()
+    tokens = tokens_of(2, more=3)
+    assert memory.memory.reserve(lease, len(tokens))
+    memory.memory.plan_saves(lease, 0, len(tokens), {})
+    memory.memory.keep(lease, tokens, len(tokens))
+    memory.memory.mark(lease, 32, Rank.OPENING)
+    held = HeldPrefix(memory.memory, tokens)
+    with pytest.raises(DoesNotFitError, match="2 recurrent states are in use, 1 more"):
+        shrink(memory.memory, ContextRoom(16, 0, 1), memory)
+    assert lease.last is not None
+    held.release()
+    memory.contents["state", lease.state] = "own"
+    shrink(memory.memory, ContextRoom(16, 0, 1), memory)  # the request can do without its last border
+    assert (memory.memory.room.states, memory.contents["state", lease.state]) == (1, "own")
 
 
 def test_a_prefix_that_nobody_knows_is_empty() -> None:

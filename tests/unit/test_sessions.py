@@ -17,10 +17,12 @@ from engine.worker.protocol import (
     Done,
     Failed,
     Generate,
+    GetStats,
     LoadContext,
     Message,
     Sampling,
     SaveContext,
+    Stats,
     Tokens,
 )
 from engine.worker.sessions import SLICE_SECONDS
@@ -134,6 +136,26 @@ def test_a_request_waits_where_only_what_is_being_saved_leaves_it_no_room(
     assert isinstance(next(message for message in out if message.kind.startswith("context")), ContextLoaded)
     said = [token for message in out if isinstance(message, Tokens) for token in message.ids]
     assert said == answer(list(range(130, 235)), 4)
+
+
+def test_a_request_waits_for_the_very_states_that_it_could_go_on_from(tmp_path: Path) -> None:
+    needs, anchors = ContextNeeds(100, state_bytes=800), tuple((border, True) for border in range(16, 96, 16))
+    source = slow_engine(needs=needs)
+    source.handle(Generate(1, PROMPT, 4, anchors=anchors))
+    run(source)
+    source.handle(SaveContext(7, str(tmp_path / "a"), PROMPT))
+    run(source)
+    engine = slow_engine(kv_tokens=144, needs=needs, available=1 << 15)
+    engine.handle(LoadContext(8, str(tmp_path / "a")))
+    run(engine)
+    engine.handle(SaveContext(9, str(tmp_path / "b"), PROMPT))
+    assert engine.chore() == []
+    (stats,) = engine.handle(GetStats(1))
+    assert isinstance(stats, Stats)
+    assert stats.values["states_held"] == stats.values["states"] > 0, "all states are being saved"
+    engine.handle(Generate(2, (*PROMPT, 5, 6), 4, sampling=Sampling(temperature=0)))
+    (done,) = [message for message in run(engine) if isinstance(message, Done)]
+    assert done.cached_tokens == 96
 
 
 def test_failures_are_answers_and_the_next_one_is_served(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
