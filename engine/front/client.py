@@ -134,7 +134,10 @@ class WorkerClient(asyncio.Protocol):
         return await self._ask(GetStats, Stats)
 
     async def save_context(self, path: str, tokens: tuple[int, ...]) -> ContextSaved:
-        """Write what context memory knows of `tokens` to a file, a little between any two steps."""
+        """Write what context memory knows of `tokens` to a file, a little between any two steps.
+
+        Cancelled, it leaves no file, or the one that was there; so it is with `load_context` and context memory.
+        """
         return await self._ask(lambda ticket: SaveContext(ticket, path, tokens), ContextSaved)
 
     async def load_context(self, path: str) -> ContextLoaded:
@@ -221,6 +224,9 @@ class WorkerClient(asyncio.Protocol):
         try:
             self._send(make(ticket))
             message = await waiter
+        except asyncio.CancelledError:
+            self._send(Cancel(ticket))
+            raise
         finally:
             self._tickets.pop(ticket, None)
         if isinstance(message, Failed):

@@ -16,7 +16,7 @@ from engine.base.sampling import Range
 from engine.front import fields
 from engine.front.attach import FLAGS, LoadFlags, kv_budget
 from engine.front.fields import Field, read_fields
-from engine.front.http import control_error, read_body
+from engine.front.http import control_error, read_body, while_connected
 from engine.front.requests import CHAT
 from engine.front.supervisor import Supervisor, Wish
 
@@ -41,8 +41,8 @@ class Control:
             _route("resize", self.resize, {**_MODEL, **kv_and_experts}),
             _route("stop", self.stop, _MODEL),
             _route("stats", self.stats, _MODEL),
-            _route("save", self.save, {**_MODEL, **_CONVERSATION, "path": _PATH}),
-            _route("restore", self.restore, {**_MODEL, "path": _PATH}),
+            _route("save", self.save, {**_MODEL, **_CONVERSATION, "path": _PATH}, until_gone=True),
+            _route("restore", self.restore, {**_MODEL, "path": _PATH}, until_gone=True),
             _route("shutdown", self.shutdown, {"if_idle": Field(fields.flag, False)}),
         ]
 
@@ -106,13 +106,19 @@ class Control:
         return {}
 
 
-def _route(name: str, action: Callable[[Mapping[str, Any]], Any], table: Mapping[str, Field] | None) -> Route:
-    """A route that calls `action` with the checked members of the request's body; without a table it has none."""
+def _route(
+    name: str, action: Callable[[Mapping[str, Any]], Any], table: Mapping[str, Field] | None, until_gone: bool = False
+) -> Route:
+    """A route that calls `action` with the checked members of the request's body; without a table it has none.
+
+    `until_gone`: it is given up when the client goes away.
+    """
 
     async def endpoint(request: Request) -> Response:
         try:
             body = {} if table is None else read_fields(await read_body(request), table)
-            return JSONResponse(await action(body))
+            work = action(body)
+            return JSONResponse(await (while_connected(request, work) if until_gone else work))
         except FreetokenError as error:
             status, content = control_error(error)
             return JSONResponse(content, status_code=status)

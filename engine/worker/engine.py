@@ -101,6 +101,8 @@ class Engine:
             request = self._scheduler.find(message.request)
             if request is not None:
                 self._drop(request)
+            else:
+                self._sessions.cancel(message.request)
             return []
         if isinstance(message, Resize):
             return self._answering(None, message.ticket, lambda: self._resize(message))

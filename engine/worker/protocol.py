@@ -119,7 +119,8 @@ class Generate(Message):
 
 @dataclass(frozen=True)
 class Cancel(Message):
-    """Drop a request before the next step; there is no answer. An unknown or finished one is fine."""
+    """Drop a request, or the save or restore of that ticket, before the next step; there is no answer. An unknown or
+    finished one is fine: requests and tickets are numbered together."""
 
     kind: ClassVar[str] = "cancel"
     request: int

@@ -77,6 +77,12 @@ class Sessions:
         self._chores.popleft()
         return [answer]
 
+    def cancel(self, ticket: int) -> None:
+        """Give up a job: nothing of its file, or of what it restored, stays. An unknown or finished one is fine."""
+        for chore in [chore for chore in self._chores if chore.ticket == ticket]:
+            chore.slices.close()
+            self._chores.remove(chore)
+
     def close(self) -> None:
         """Give up what is under way and remove half-written files."""
         for chore in self._chores:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,9 @@ async def longest_waits(crowd: Crowd, seed: int) -> tuple[float, float, float]:
     assert reader.usage["prompt_tokens"] == LONG_PROMPT
     assert reader.usage["prompt_tokens_details"]["cached_tokens"] == 0
     assert not any(listener.over for listener, _ in streams)
-    own = max(max(waits(listener.arrivals[20:count])) for (listener, _), count in zip(streams, before, strict=True))
-    beside = max(max(waits(listener.arrivals[count - 1 :])) for (listener, _), count in zip(streams, before, strict=True))
+    arrivals = [listener.arrivals for listener, _ in streams]
+    own = max(wait for times, count in zip(arrivals, before, strict=True) for wait in waits(times[20:count]))
+    beside = max(wait for times, count in zip(arrivals, before, strict=True) for wait in waits(times[count - 1 :]))
     for listener, _ in streams:
         listener.leave()
     await asyncio.gather(*(task for _, task in streams))
@@ -59,7 +61,7 @@ async def longest_waits(crowd: Crowd, seed: int) -> tuple[float, float, float]:
 
 
 def waits(arrivals: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(arrivals, arrivals[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(arrivals)]
 
 
 @pytest.mark.long
@@ -104,9 +106,9 @@ def refused(crowd: Crowd, length: int) -> None:
     """Ask for the impossible in four ways; each is told both counts, before any header of a stream."""
     prompt = letters(length, length)
     chat = [{"role": "user", "content": "x" * length}]
-    completion = crowd.body(prompt, 1)
+    bodies = {"completions": crowd.body(prompt, 1), "chat/completions": {"model": crowd.model, "messages": chat}}
     for stream in (False, True):
-        for route, body in (("completions", completion), ("chat/completions", {"model": crowd.model, "messages": chat})):
+        for route, body in bodies.items():
             answer = httpx.post(f"{crowd.front.url}/v1/{route}", json={**body, "stream": stream}, timeout=60)
             error = answer.json()["error"]
             assert answer.status_code == 400

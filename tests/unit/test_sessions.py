@@ -12,6 +12,7 @@ from fake_executor import ATTENTION, FakeExecutor, answer, fake_model
 from engine.memory.budget import ContextNeeds
 from engine.worker.engine import Engine
 from engine.worker.protocol import (
+    Cancel,
     ContextLoaded,
     ContextSaved,
     Done,
@@ -48,6 +49,12 @@ def run(engine: Engine) -> list[Message]:
     while engine.busy:
         out += turn(engine)
     return out
+
+
+def stats(engine: Engine) -> dict[str, float]:
+    (message,) = engine.handle(GetStats(1))
+    assert isinstance(message, Stats)
+    return dict(message.values)
 
 
 def computed(engine: Engine, tokens: tuple[int, ...] = PROMPT) -> Done:
@@ -194,3 +201,34 @@ def test_a_worker_that_leaves_removes_what_is_half_written(tmp_path: Path) -> No
     engine.close()
     assert os.listdir(tmp_path) == []
     assert not engine.busy
+
+
+def test_a_job_that_nobody_waits_for_any_more_leaves_nothing(tmp_path: Path) -> None:
+    saved(tmp_path / "a")
+    whole = (tmp_path / "a").read_bytes()
+    engine = slow_engine()
+    computed(engine)
+    before = stats(engine)
+    engine.handle(SaveContext(7, str(tmp_path / "a"), PROMPT))
+    engine.handle(SaveContext(8, str(tmp_path / "b"), PROMPT))
+    assert turn(engine) == []
+    assert sorted(os.listdir(tmp_path)) == [".a.partial", "a"]
+    engine.handle(Cancel(8))
+    engine.handle(Cancel(7))
+    engine.handle(Cancel(7))
+    assert not engine.busy
+    assert stats(engine) == before
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == whole
+
+
+def test_a_restore_that_nobody_waits_for_any_more_is_taken_out_again(tmp_path: Path) -> None:
+    saved(tmp_path / "a")
+    engine = slow_engine()
+    engine.handle(LoadContext(7, str(tmp_path / "a")))
+    engine.handle(LoadContext(8, str(tmp_path / "a")))
+    assert turn(engine) == []
+    assert stats(engine)["kv_tokens_held"] > 0
+    engine.handle(Cancel(7))
+    assert stats(engine)["kv_tokens_held"] == stats(engine)["kv_tokens_cached"] == 0
+    assert run(engine) == [ContextLoaded(8, 96, 96)]
