@@ -43,6 +43,10 @@ class Branch:
         """The branch that takes so many times as long."""
         return Branch(self.latency * factor, self.per_record * factor)
 
+    def of_size(self, factor: float) -> Branch:
+        """The same branch with records so many times as large: a launch stays what it is."""
+        return Branch(self.latency, self.per_record * factor)
+
     @staticmethod
     def of_rate(record_bytes: int, gb_per_second: float, latency: float = 0.0) -> Branch:
         """The branch that moves records at a bandwidth of 1e9 bytes a second."""
@@ -140,6 +144,10 @@ class Timing:
         low = min(max(math.floor(around + _NOISE), 1), misses)
         high = min(max(math.ceil(around - _NOISE), 1), misses)
         return high if self.seconds(misses, high) <= self.seconds(misses, low) * (1 + _NOISE) else low
+
+    def of_size(self, factor: float) -> Timing:
+        """The same branches with records so many times as large."""
+        return Timing(self.fill.of_size(factor), self.cpu.of_size(factor), self.fill_slowed, self.cpu_slowed)
 
     def scaled(self, fill: float, cpu: float) -> Timing:
         """The same branches, so many times as slow.

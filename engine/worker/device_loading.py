@@ -24,13 +24,13 @@ from engine.worker.device_placing import Placing, Wishes
 from engine.worker.device_planner import DevicePlanner, budget_of
 from engine.worker.device_policy import device_policy
 from engine.worker.device_watch import DeviceWatch
-from engine.worker.experts import ByteCount, CachedExperts, VirtualClock
+from engine.worker.experts import BranchClock, ByteCount, CachedExperts, VirtualClock
 from engine.worker.identity import identity_of
 from engine.worker.loaded import LoadedModel
 from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
 from engine.worker.machine import this_machine
 from engine.worker.protocol import WorkerConfig
-from engine.worker.split_start import split_start
+from engine.worker.split_start import SplitStart, split_start
 from engine.worker.watcher import memory_reader
 
 SIM_MACHINE = "rtx4090-server"  # whose link and host memory the virtual clock of a simulated device has
@@ -64,7 +64,9 @@ def load_with(
         bank = HostBank.load(model, driver, free_memory())
     finally:
         spared.free()
-    start = split_start(config.profile, this_machine(), _expert_codecs(model), driver.uuid)
+    record_bytes = _record_bytes(model, config.sim_record_bytes)
+    size = sum(record_bytes) / len(record_bytes) if record_bytes else 0.0
+    start = split_start(config.profile, this_machine(), _expert_codecs(model), driver.uuid, size)
     try:
         placed = Placing(driver, model, spec, bank, wishes, start.split, config, make, policy.max_step_tokens).place()
     except BaseException:
@@ -79,7 +81,6 @@ def load_with(
         device_total=driver.memory()[0],
         free=lambda: driver.memory()[1],
     )
-    record_bytes = _record_bytes(model, config.sim_record_bytes)
     clock = VirtualClock(machine_named(SIM_MACHINE), record_bytes) if driver.name == "sim" else ByteCount(record_bytes)
     return LoadedModel(
         executor=executor,
@@ -95,12 +96,17 @@ def load_with(
         model_bytes=model_bytes(model),
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(placed.program, weights, KV_VALUE_BYTES).dense,
-        experts=CachedExperts(executor, clock, Balancer(start.split)) if model.banks else None,
+        experts=CachedExperts(executor, clock, _balancer(start, clock)) if model.banks else None,
         policy=policy,
         watch=DeviceWatch(planner, memory_reader(driver.uuid, driver.memory), budget),
         notes=(*bank.notes, *placed.notes, *placed.plan.notes, *(start.notes if model.banks else ())),
         identity=identity_of(Path(config.model), placed.program, driver.name),
     )
+
+
+def _balancer(start: SplitStart, clock: BranchClock) -> Balancer:
+    """Begins with the branches as the profile has them, unless its clock is that of another machine."""
+    return Balancer(start.split, None if clock.name else start.timing)
 
 
 def _threads(config: WorkerConfig) -> int:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from engine.base.errors import DoesNotFitError, NoRoomError
-from engine.base.profile import ExpertRate, Profile, Rate, ReadRate, save_profile
+from engine.base.profile import ExpertRate, Profile, Rate, ReadRate, SharedRun, save_profile
 from engine.base.units import MIB, KvBudget
 from engine.device.sim import SimDriver
+from engine.experts.split import Branch, Timing
 from engine.files.ftw.opening import open_model
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.measure.steps import OneSequence
@@ -191,3 +192,28 @@ def test_a_profile_of_this_machine_divides_the_first_misses(folder: Path, tmp_pa
     work = model.experts.work()
     assert work.fraction == pytest.approx(0.25)
     assert re.search("profile", work.why)
+
+
+class MeasuredDriver(SimDriver):
+    """A device whose seconds are those of a real clock, as far as the loader can see."""
+
+    name = "measured"
+
+
+def test_the_loop_begins_with_the_curve_of_the_profile_unless_its_clock_is_virtual(
+    folder: Path, tmp_path: Path
+) -> None:
+    path, timing = tmp_path / "profile.json", Timing(Branch(1e-6, 60e-6), Branch(1e-6, 20e-6), 0.0, 0.3)
+    points = [(1, 1), (8, 8), (1, 0), (8, 0), *((8, fills) for fills in range(1, 8))]
+    runs = tuple(SharedRun(*point, *timing.times(*point)) for point in points)
+    size = open_model(folder).banks[0].record_bytes
+    device = {"device": "a device", "uuid": SimDriver().uuid, "record_bytes": 2 * size, "runs": runs}
+    save_profile(profile(link=Rate.of([10.0]), **device), path)
+    for driver, begins in (
+        (MeasuredDriver(memory=64 * MIB), "alone a fill takes 30 us a record, the CPU 10 us"),
+        (SimDriver(memory=64 * MIB), "p / (p + c) of the device's profile"),
+    ):
+        model = load(folder, driver, profile=str(path))
+        assert model.experts is not None
+        assert begins in model.experts.work().why
+        assert model.experts.work().fraction == pytest.approx(timing.fraction, abs=0.01)

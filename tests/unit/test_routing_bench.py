@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UnsupportedError, UsageError
-from engine.experts.split import Split
+from engine.experts.split import Split, Timing
 from engine.experts.trace import DECODE, PREFILL, TraceHeader, TraceWriter, read_trace
 from engine.files.ftw.opening import load_manifest
 from engine.measure import record_trace as recording
@@ -21,6 +21,7 @@ from engine.measure.record_trace import TracePlan, record_trace, trace_header
 from engine.measure.routing_bench import RoutingPlan, bench_routing
 from engine.worker import device_loading
 from engine.worker.protocol import WorkerConfig
+from engine.worker.split_start import SplitStart
 from tests.server.running_front import write_text_files
 from tests.unit.cache_model import CacheModel, Rule
 from tests.unit.test_program_lower import spec_of
@@ -69,7 +70,7 @@ def plain_counts(trace: Path, slots: int, warmup: int, tokens: int) -> dict[str,
 @pytest.mark.parametrize("slots", [2, 7, 20, 48])
 def test_a_forced_trace_has_the_hits_of_a_plain_cache(walk: Path, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        device_loading, "split_start", lambda *_: SimpleNamespace(split=Split.all_fill("a test"), notes=())
+        device_loading, "split_start", lambda *_: SplitStart(Split.all_fill("a test"))
     )
     monkeypatch.setattr(device_loading, "Balancer", Still)
     result = bench_routing(walk, RoutingPlan(tokens=40, warmup=8), sim(experts=str(slots)))
@@ -85,7 +86,7 @@ def test_a_forced_trace_has_the_hits_of_a_plain_cache(walk: Path, slots: int, mo
 class Still:
     """A balancer that leaves the split alone."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split, probed: Timing | None) -> None:
         self.split, self.why = split, split.why
 
     def observe(self, *_: object) -> None:
