@@ -79,6 +79,7 @@ class DeviceMemory:
         except runtime.CUDARuntimeError as error:
             raise _no_room(error, size) from None
         runtime.memset(self.address, 0, size)
+        _finish_null_stream()
         self._live = True
 
     def free(self) -> None:
@@ -242,6 +243,7 @@ class CudaDriver:
     def upload(self, target: int, data: NDArray[Any]) -> None:
         source = bytes_of(np.ascontiguousarray(data))
         runtime.memcpy(target, source.ctypes.data, source.size, runtime.memcpyHostToDevice)
+        _finish_null_stream()
 
     def download(self, source: int, out: NDArray[Any]) -> None:
         target = bytes_of(out)
@@ -344,6 +346,12 @@ class CudaDriver:
         finally:
             word.free()
         return True
+
+
+def _finish_null_stream() -> None:
+    """Neither a memset nor a copy from pageable memory need be done on the device when CUDA returns from it, and the
+    streams of launches do not wait for the null stream."""
+    runtime.streamSynchronize(0)
 
 
 def _abandon(stream: CudaStream) -> None:

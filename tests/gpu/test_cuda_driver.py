@@ -55,6 +55,14 @@ def test_parameters_reach_the_launch_as_they_are(monkeypatch: pytest.MonkeyPatch
     assert not seen, "an empty grid is no launch"
 
 
+def test_an_upload_is_on_the_device_before_anything_that_is_issued_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(cuda.runtime, "memcpy", lambda target, source, size, kind: calls.append((target, size, kind)))
+    monkeypatch.setattr(cuda.runtime, "streamSynchronize", calls.append)
+    object.__new__(cuda.CudaDriver).upload(4096, np.arange(6, dtype=np.int32))
+    assert calls == [(4096, 24, cuda.runtime.memcpyHostToDevice), 0]
+
+
 class Memory:
     """A GPU's memory of so many chunks, as the driver's library deals it out."""
 

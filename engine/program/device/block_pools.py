@@ -22,6 +22,7 @@ class BlockPools:
 
     def __init__(self, driver: Driver, block_bytes: Mapping[BlockKind, int]) -> None:
         self._driver = driver
+        self._stream = driver.stream("blocks")
         self.block_bytes = block_bytes
         self.room = ContextRoom()
         total = driver.memory()[0]
@@ -56,9 +57,8 @@ class BlockPools:
 
     def copy(self, kind: BlockKind, source: int, target: int) -> None:
         """Copy a block onto another. IndexError for one that is not there."""
-        stream = self._driver.stream("blocks")
-        self._driver.copy(stream, self._block(kind, target), self._block(kind, source), self.block_bytes[kind])
-        self._driver.synchronise(stream)
+        self._driver.copy(self._stream, self._block(kind, target), self._block(kind, source), self.block_bytes[kind])
+        self._driver.synchronise(self._stream)
 
     def read(self, kind: BlockKind, block: int) -> Bytes:
         """What a block holds. IndexError for one that is not there."""
