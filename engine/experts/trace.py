@@ -246,14 +246,16 @@ class TraceWriter:
 
     FLUSH_EVERY = 32  # tokens
 
-    def __init__(self, path: Path, header: TraceHeader) -> None:
+    def __init__(self, path: Path, header: TraceHeader, name: str = "") -> None:
+        """`name` is the one that the file will have; "" for that of `path`."""
         self._header = header
         self._path = path
         self._raw = open(path, "wb")  # noqa: SIM115 - closed by close()
         # mtime=0: the same tokens give the same file
         self._file: BinaryIO = self._raw
-        if path.name.endswith(".gz"):
-            self._file = cast(BinaryIO, gzip.GzipFile(path.name[:-3], "wb", 6, self._raw, mtime=0))
+        name = name or path.name
+        if name.endswith(".gz"):
+            self._file = cast(BinaryIO, gzip.GzipFile(name[:-3], "wb", 6, self._raw, mtime=0))
         self._unflushed = 0
         self._write(header.line())
         self.flush()

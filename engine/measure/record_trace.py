@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -110,8 +111,10 @@ def record_trace(
 ) -> Recorded:
     """Have the model in `folder` answer, and write its routing to `path`, which must not be there.
 
-    `config` says where the model runs. Tokens that were written survive a kill. Errors: those of loading; UsageError
-    for a path that is there, NotFoundError for one without a folder; FreetokenError for one that cannot be written.
+    `config` says where the model runs. Until the last answer the file is called `PATH.partial`; whoever interrupts
+    finds neither, and tokens that were written survive a kill there, until the next run. Errors: those of loading;
+    UsageError for a path that is there, NotFoundError for one without a folder; FreetokenError for one that cannot be
+    written.
     """
     manifest = load_manifest(folder)
     header = trace_header(folder.name, manifest)
@@ -129,7 +132,7 @@ def record_trace(
     executor = cast(RoutedExecutor, loaded.executor)
     executor.record_routing(True)
     try:
-        with TraceWriter(path, header) as writer:
+        with _whole_or_not_at_all(path) as partial, TraceWriter(partial, header, path.name) as writer:
             recorder = _Recorder(executor, OneSequence(executor, context), writer, text.eos_ids, plan)
             for number, ids in enumerate(prompts):
                 progress(number, len(prompts))
@@ -138,6 +141,18 @@ def record_trace(
         raise FreetokenError(f"{error.filename} cannot be written: {error.strerror}.", "Name another file.") from None
     progress(len(prompts), len(prompts))
     return Recorded(header, len(prompts), recorder.prefilled, recorder.decoded)
+
+
+@contextmanager
+def _whole_or_not_at_all(path: Path) -> Iterator[Path]:
+    """Where to write what becomes `path` at the end, unless it was interrupted: then nothing is left."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 class _Recorder:

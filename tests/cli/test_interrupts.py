@@ -37,6 +37,17 @@ def leave(*error):
     time.sleep(60)
 Partial.__exit__ = leave
 """
+# Writes a trace so slowly that a signal meets it in the middle.
+TOKEN_BY_TOKEN = """
+import time
+from engine.experts.trace import TraceWriter
+write = TraceWriter.token
+def write_slowly(*args):
+    time.sleep(0.02)
+    write(*args)
+TraceWriter.token = write_slowly
+"""
+TRACE = ("bench", "tiny", "--tokens", "4", "--device", "sim", "--trace")
 
 
 def start(home: Home, changes: str, *args: str) -> subprocess.Popen[str]:
@@ -169,3 +180,34 @@ def test_the_installer_that_fetches_a_package_ends_too(home: Home, number: int, 
     assert list(temporary.iterdir()) == []
     assert not (home.paths.store / ".downloads/demo").exists()
     assert home.run("list", "-q").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_recording_that_is_ended_leaves_no_half_trace(stored: Home, name: str, number: int, code: int) -> None:
+    process = start(stored, TOKEN_BY_TOKEN, *TRACE, name)
+    partial = stored.folder / f"{name}.partial"
+    wait_for(partial.exists)
+    found, _, seconds = end(process, number)
+    assert found == code
+    assert seconds < 10
+    assert list(stored.folder.glob("t.*")) == []
+
+
+def test_a_recording_that_is_killed_keeps_its_tokens_apart_until_the_next_one(stored: Home) -> None:
+    process = start(stored, TOKEN_BY_TOKEN, *TRACE, "t.jsonl.gz")
+    partial = stored.folder / "t.jsonl.gz.partial"
+    wait_for(lambda: partial.exists() and partial.stat().st_size > 200)
+    process.kill()
+    process.communicate()
+    assert [path.name for path in stored.folder.glob("t.*")] == [partial.name]
+    refused = stored.run("replay", partial.name, "--warmup", "0")
+    assert refused.returncode == 1
+    assert "cut short" in refused.stderr
+    done = stored.run(*TRACE, "t.jsonl.gz")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in stored.folder.glob("t.*")] == ["t.jsonl.gz"]
+    assert stored.run("replay", "t.jsonl.gz", "--warmup", "0", "--json").returncode == 0
+    again = stored.run(*TRACE, "t.jsonl.gz")
+    assert again.returncode == 2
+    assert "is there already" in again.stderr

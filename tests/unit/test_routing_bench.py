@@ -69,9 +69,7 @@ def plain_counts(trace: Path, slots: int, warmup: int, tokens: int) -> dict[str,
 
 @pytest.mark.parametrize("slots", [2, 7, 20, 48])
 def test_a_forced_trace_has_the_hits_of_a_plain_cache(walk: Path, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        device_loading, "split_start", lambda *_: SplitStart(Split.all_fill("a test"))
-    )
+    monkeypatch.setattr(device_loading, "split_start", lambda *_: SplitStart(Split.all_fill("a test")))
     monkeypatch.setattr(device_loading, "Balancer", Still)
     result = bench_routing(walk, RoutingPlan(tokens=40, warmup=8), sim(experts=str(slots)))
     counts = plain_counts(walk, slots, 8, 40)
@@ -179,6 +177,6 @@ def test_a_trace_is_not_written_over_nor_into_the_blue(folder: Path, tmp_path: P
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to write to")
 def test_a_full_disk_is_a_sentence(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "TraceWriter", lambda path, header: TraceWriter(Path("/dev/full"), header))
+    monkeypatch.setattr(recording, "TraceWriter", lambda path, *rest: TraceWriter(Path("/dev/full"), *rest))
     with pytest.raises(FreetokenError, match="/dev/full cannot be written: No space left on device"):
         record_trace(folder, tmp_path / "new.jsonl", TracePlan(tokens=1), WorkerConfig("", threads=1))
