@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -52,6 +53,7 @@ class Listener:
     status: int = 0
     texts: list[str] = field(default_factory=list)
     arrivals: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)  # log probabilities, if they were asked for
     read: int = 0
     error: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
@@ -94,10 +96,11 @@ class Listener:
             event = json.loads(line.removeprefix(b"data: "))
             self.error = event.get("error")
             self.usage = event.get("usage") or self.usage
-            text = "".join(choice["text"] for choice in event.get("choices", ()))
-            if text:
-                self.texts.append(text)
-                self.arrivals.append(time.monotonic())
+            for choice in event.get("choices", ()):
+                self.scores += (choice.get("logprobs") or {}).get("token_logprobs", ())
+                if choice["text"]:
+                    self.texts.append(choice["text"])
+                    self.arrivals.append(time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -107,21 +110,26 @@ class Crowd:
     front: RunningFront
     model: str
 
+    @cached_property
+    def bias(self) -> dict[str, int]:
+        """Towards tokens that are told at once."""
+        return sayable(Text.load(Path(self.front.config["store"]) / self.model))
+
     def body(self, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
         """A greedy request whose every token is a character that is told at once."""
-        text = Text.load(Path(self.front.config["store"]) / self.model)
         return {
             "model": self.model,
             "prompt": list(prompt),
             "max_tokens": tokens,
             "temperature": 0,
             "ignore_eos": True,
-            "logit_bias": sayable(text),
+            "logit_bias": self.bias,
         }
 
-    def ask(self, prompt: Sequence[int], tokens: int) -> tuple[Listener, asyncio.Task[Listener]]:
+    def ask(self, prompt: Sequence[int], tokens: int, **more: Any) -> tuple[Listener, asyncio.Task[Listener]]:
+        """A listener and its task; `more` goes into the request."""
         listener = Listener()
-        return listener, asyncio.create_task(listener.listen(self.front, self.body(prompt, tokens)))
+        return listener, asyncio.create_task(listener.listen(self.front, {**self.body(prompt, tokens), **more}))
 
     async def stats(self) -> dict[str, float]:
         return await asyncio.to_thread(self.front.stats, self.model)
