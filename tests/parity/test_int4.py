@@ -20,6 +20,7 @@ from .codecs_numpy import pack_for_conversion
 from .int4_vendors import INT4
 from .layout_weights import LayoutWeights
 from .prepare import Prepared, native, no_tokenizer
+from .test_sim import assert_all_three_worked, assert_same_in_chunks, on_device, ordered
 from .tiny import build, open_truth
 from .vendors import quantise_folder
 
@@ -91,6 +92,16 @@ def test_chunks_threads_and_instruction_sets_do_not_change_a_bit(int4_models: In
         for sizes in ([1], [20]):
             logits = in_chunks(native(model.ftw, **settings), model.truth.prompt, sizes)
             np.testing.assert_array_equal(logits.view(np.uint32), whole.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_device_has_the_bits_of_the_native_executor(int4_models: Int4Models, name: str) -> None:
+    """Dense products follow the orders there; experts, whose gate and up read in orders of their own, are the CPU's."""
+    model = int4_models(name)
+    assert ordered(model.ftw, 0)
+    with on_device(model) as executor:
+        assert_same_in_chunks(executor, model)
+        assert_all_three_worked(executor, model)
 
 
 @pytest.mark.parametrize("name", MOVED)
