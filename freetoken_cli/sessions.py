@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.base.errors import FreetokenError, NotFoundError, UsageError
+from engine.base.errors import BusyError, FreetokenError, NotFoundError, UsageError
+from engine.files.locks import lock_file
 from freetoken_cli.chat import Chat
 from freetoken_cli.conversation import Conversation
 
@@ -45,14 +47,27 @@ class SavedSession:
             return SavedSession(text, Path(text).expanduser())
         return SavedSession.named(folder, text)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the session from other processes, of which the last would undo what the others saved.
+
+        Raises BusyError where one goes on with it already, FreetokenError where nothing can be saved.
+        """
+        self._make_folder()
+        busy = BusyError(
+            f"Another process goes on with the session {self.name}, and only one can save it.",
+            "Wait until it ends, or give another name.",
+        )
+        with lock_file(self.conversation.with_name(f".{self.conversation.name}.lock"), busy):
+            yield
+
     def save(self, conversation: Conversation, chat: Chat, think: bool | None) -> Iterator[str]:
         """Write the conversation, then the context; what to tell of it.
 
         Without its context a conversation can be gone on with, so what keeps the context from being saved is told and
         raises nothing.
         """
-        if self.folder is not None:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what people say is theirs alone
+        self._make_folder()
         conversation.save(self.conversation)
         yield f"Saved {len(conversation.turns)} messages to {self.name}."
         if not conversation.turns:
@@ -62,6 +77,10 @@ class SavedSession:
             yield chat.save_context(conversation.messages(), think, self.context)
         except FreetokenError as error:
             yield f"The context is not saved, so it will be computed again: {error}"
+
+    def _make_folder(self) -> None:
+        if self.folder is not None:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what people say is theirs alone
 
     def load(self) -> Conversation:
         """The conversation. Raises NotFoundError or CorruptFileError."""

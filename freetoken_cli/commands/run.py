@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -138,7 +138,10 @@ def command(
     text = read_prompt(prompt, output)
     system = as_text(system or "", "--system")
     name = ensure_model(paths, model, output, yes)
-    with closing(ModelChat(paths, name, config)) as chat:
+    with ExitStack() as ends:
+        if saved is not None:
+            ends.enter_context(saved.held())
+        chat = ends.enter_context(closing(ModelChat(paths, name, config)))
         conversation = _begin(saved, system)
         _attach(chat, output)
         if saved is not None and conversation.turns:

@@ -112,6 +112,21 @@ def test_an_interrupted_answer_is_saved_as_far_as_it_came(
     assert said.startswith("0 1 2")
 
 
+def test_two_processes_do_not_undo_what_the_other_saved(home: Home, ready: FakeFront) -> None:
+    first = home.start("run", "demo", "slow", "--session", "rivers", stdin=subprocess.DEVNULL)
+    assert first.stdout is not None
+    wait_for(lambda: first.stdout is not None and first.stdout.read(8))
+    second = home.run("run", "demo", "hello", "--session", "rivers")
+    assert (second.returncode, second.stdout) == (1, "")
+    assert "Another process goes on with the session rivers" in second.stderr
+    assert home.run("run", "demo", "hello", "--session", "lakes").returncode == 0
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=20)
+    assert home.run("run", "demo", "hello", "--session", "rivers").returncode == 0
+    assert _saved(home, "rivers") == ["hello", "HELLO "]
+    assert sorted(path.name for path in home.paths.sessions.glob(".*")) == []
+
+
 def test_sessions_are_no_models(home: Home, ready: FakeFront) -> None:
     home.run("run", "demo", "hello", "--session", "rivers")
     listed = json.loads(home.run("list", "--json").stdout)
