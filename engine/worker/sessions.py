@@ -14,6 +14,7 @@ import numpy as np
 from engine.base.errors import FreetokenError, NotFoundError
 from engine.memory.blocks import BlockKind
 from engine.memory.context import ContextMemory
+from engine.memory.pages import PAGE_TOKENS
 from engine.memory.saved import HeldPrefix, RestoredPrefix
 from engine.program.executor import Executor
 from engine.worker.context_file import ContextHeader, ContextIdentity, ContextReader, ContextWriter
@@ -93,6 +94,8 @@ class Sessions:
         held = HeldPrefix(self._memory, message.tokens)
         try:
             if not held.tokens:
+                if len(message.tokens) < PAGE_TOKENS:
+                    raise NotFoundError(f"This conversation is shorter than the {PAGE_TOKENS} tokens that are kept.")
                 raise NotFoundError(
                     "Nothing of this conversation is in context memory.", "Save it right after an answer."
                 )

@@ -108,6 +108,17 @@ def test_streams_go_on_while_contexts_are_saved_and_restored(tmp_path: Path) -> 
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+@pytest.mark.parametrize(("count", "words"), [(15, "shorter than the 16 tokens"), (16, "is in context memory")])
+def test_what_there_is_nothing_to_save_of(tmp_path: Path, count: int, words: str) -> None:
+    engine = slow_engine()
+    engine.handle(SaveContext(7, str(tmp_path / "a"), PROMPT[:count]))
+    (failed,) = run(engine)
+    assert isinstance(failed, Failed)
+    assert failed.error == "NotFoundError"
+    assert words in failed.message
+    assert os.listdir(tmp_path) == []
+
+
 def test_as_much_is_restored_as_there_is_room_for(tmp_path: Path) -> None:
     saved(tmp_path / "a")
     engine = slow_engine(kv_tokens=64)
