@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -66,9 +65,7 @@ def waits(arrivals: Sequence[float]) -> list[float]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_four_streams_hardly_wait_for_a_long_prompt(
-    front: RunningFront, kind: str, record_testsuite_property: Any
-) -> None:
+def test_four_streams_hardly_wait_for_a_long_prompt(front: RunningFront, kind: str) -> None:
     front.control("load", model=kind, kv_tokens=32768)
     crowd, seen = Crowd(front, kind), []
     for attempt in range(ATTEMPTS):
@@ -77,7 +74,6 @@ def test_four_streams_hardly_wait_for_a_long_prompt(
         assert took > 1, "this prompt is no burden"
         if beside <= own + WAIT:
             break
-    record_testsuite_property(f"longest wait of {STREAMS} streams, {kind}", seen[-1])
     print(kind, *seen, sep="\n")
     assert beside <= own + WAIT, seen
 
