@@ -64,6 +64,11 @@ class Listener:
     def text(self) -> str:
         return "".join(self.texts)
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to leave."""
+        return self._writer is not None
+
     async def listen(self, front: RunningFront, body: Mapping[str, Any], path: str = "/v1/completions") -> Listener:
         """Send the request and follow the answer to its end."""
         reader, self._writer = await asyncio.open_connection("127.0.0.1", front.port, limit=1 << 22)

@@ -70,6 +70,7 @@ async def visit(crowd: Crowd, answers: Mapping[Prompt, Said], chance: Random, se
     mood = chance.choice(("stays", "stays", "stays", "is impatient", "has heard enough"))
     if mood == "is impatient":
         await asyncio.sleep(chance.random() * 0.3)
+        await until(lambda: listener.connected)
     elif mood == "has heard enough":
         enough = chance.randrange(1, tokens + 1)
         await until(lambda: len(listener.texts) >= enough or task.done())
