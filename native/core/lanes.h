@@ -66,10 +66,13 @@ inline Lanes max(Lanes a, Lanes b) {
 inline Lanes where_number(Lanes x, Lanes a, Lanes b) {
     return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, x.v, _CMP_ORD_Q), a.v)};
 }
-// a * 2^n for the n that the rounding magic left in the low bits of `shifted`.
+inline bool all_numbers(Lanes a) {
+    return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q) == 0;
+}
+// a * 2^n for the n that the rounding magic left in the low bits of `shifted`: its own bits leave with the shift.
 inline Lanes scale_by_power(Lanes a, Lanes shifted) {
-    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted.v), _mm512_set1_epi32(kRoundMagicBits));
-    return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), _mm512_slli_epi32(n, 23)))};
+    const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23);
+    return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), n))};
 }
 inline Lanes load_half(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
@@ -147,9 +150,13 @@ inline Lanes where_number(Lanes x, Lanes a, Lanes b) {
     return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, x.lo, _CMP_ORD_Q)),
             _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, x.hi, _CMP_ORD_Q))};
 }
+inline bool all_numbers(Lanes a) {
+    const __m256 none = _mm256_or_ps(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q));
+    return _mm256_movemask_ps(none) == 0;
+}
 inline __m256 scale_by_power(__m256 a, __m256 shifted) {
-    const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(kRoundMagicBits));
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(n, 23)));
+    const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), n));
 }
 inline Lanes scale_by_power(Lanes a, Lanes shifted) {
     return {scale_by_power(a.lo, shifted.lo), scale_by_power(a.hi, shifted.hi)};
@@ -215,9 +222,13 @@ inline Lanes max(Lanes a, Lanes b) {
 inline Lanes where_number(Lanes x, Lanes a, Lanes b) {
     return each_lane([&](int l) { return x.v[l] == x.v[l] ? a.v[l] : b.v[l]; });
 }
+inline bool all_numbers(Lanes a) {
+    bool all = true;
+    for (int l = 0; l < kLanes; ++l) all &= a.v[l] == a.v[l];
+    return all;
+}
 inline Lanes scale_by_power(Lanes a, Lanes shifted) {
-    return each_lane(
-        [&](int l) { return float_of(bits_of(a.v[l]) + ((bits_of(shifted.v[l]) - kRoundMagicBits) << 23)); });
+    return each_lane([&](int l) { return float_of(bits_of(a.v[l]) + (bits_of(shifted.v[l]) << 23)); });
 }
 inline Lanes load_half(const uint16_t* p) {
     return each_lane([&](int l) { return half_to_float(p[l]); });
@@ -252,21 +263,38 @@ inline void store_first(float* p, Lanes a, int n) {
     std::memcpy(p, whole, static_cast<size_t>(n) * sizeof(float));
 }
 
+// freetoken::exp behind its clamp, a lane, in place. The canonical NaN stays NaN; of another, anything may come. One
+// exponential is a long chain of steps: several side by side take hardly longer.
+template <int count>
+inline void exps_of_clamped(Lanes (&x)[count]) {
+    Lanes shifted[count], r[count], p[count];
+    for (int i = 0; i < count; ++i) shifted[i] = fma(x[i], broadcast(1.44269504f), broadcast(kRoundMagic));
+    for (int i = 0; i < count; ++i) r[i] = shifted[i] - broadcast(kRoundMagic);
+    for (int i = 0; i < count; ++i) x[i] = fma(r[i], broadcast(-0.693145752f), x[i]);
+    for (int i = 0; i < count; ++i) r[i] = fma(r[i], broadcast(-1.42860677e-6f), x[i]);
+    for (int i = 0; i < count; ++i) p[i] = fma(broadcast(1.98756915e-4f), r[i], broadcast(1.39819995e-3f));
+    for (int i = 0; i < count; ++i) p[i] = fma(p[i], r[i], broadcast(8.33345205e-3f));
+    for (int i = 0; i < count; ++i) p[i] = fma(p[i], r[i], broadcast(4.16657962e-2f));
+    for (int i = 0; i < count; ++i) p[i] = fma(p[i], r[i], broadcast(1.66666657e-1f));
+    for (int i = 0; i < count; ++i) p[i] = fma(p[i], r[i], broadcast(0.5f));
+    for (int i = 0; i < count; ++i) p[i] = fma(p[i], r[i], broadcast(1.0f));
+    for (int i = 0; i < count; ++i) p[i] = fma(p[i], r[i], broadcast(1.0f));
+    for (int i = 0; i < count; ++i) x[i] = scale_by_power(p[i], shifted[i]);
+}
+
+inline Lanes exp_of_clamped(Lanes x) {
+    Lanes one[1] = {x};
+    exps_of_clamped(one);
+    return one[0];
+}
+
+inline Lanes clamp_for_exp(Lanes x) {
+    return max(broadcast(-87.0f), min(broadcast(88.0f), x));
+}
+
 // e^x a lane, with the bits of freetoken::exp.
 inline Lanes exp(Lanes x) {
-    const Lanes clamped = max(broadcast(-87.0f), min(broadcast(88.0f), x));
-    const Lanes shifted = fma(clamped, broadcast(1.44269504f), broadcast(kRoundMagic));
-    const Lanes n = shifted - broadcast(kRoundMagic);
-    Lanes r = fma(n, broadcast(-0.693145752f), clamped);
-    r = fma(n, broadcast(-1.42860677e-6f), r);
-    Lanes p = fma(broadcast(1.98756915e-4f), r, broadcast(1.39819995e-3f));
-    p = fma(p, r, broadcast(8.33345205e-3f));
-    p = fma(p, r, broadcast(4.16657962e-2f));
-    p = fma(p, r, broadcast(1.66666657e-1f));
-    p = fma(p, r, broadcast(0.5f));
-    p = fma(p, r, broadcast(1.0f));
-    p = fma(p, r, broadcast(1.0f));
-    return where_number(x, scale_by_power(p, shifted), x);
+    return where_number(x, exp_of_clamped(clamp_for_exp(x)), x);
 }
 
 // Of the bits of freetoken::sigmoid and freetoken::softplus.
@@ -284,8 +312,9 @@ inline Lanes softplus(Lanes x) {
     const Lanes twice = s + s;
     return max(broadcast(0.0f), x) + fma(twice * z, p, twice);
 }
+// A NaN passes above the line, whatever lies below it.
 inline Lanes silu(Lanes x) {
-    return x / (broadcast(1.0f) + exp(-x));
+    return x / (broadcast(1.0f) + exp_of_clamped(clamp_for_exp(-x)));
 }
 
 // Calls body(i, lanes) for i = 0, 16, ... below n; `lanes` is 16, or what is left.

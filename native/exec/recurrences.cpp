@@ -27,23 +27,27 @@ void rows_of_tokens(const OpReader& op, std::initializer_list<const Buffer*> buf
         op.require(!buffer->per_row && !buffer->integers, "buffer " + buffer->name + " does not hold a row a token");
 }
 
-std::vector<StatePart> cut_channels(int channels, int kernel, int wanted) {
+// Whole blocks of channels, each of so many rows.
+std::vector<StatePart> cut_channels(int channels, int rows, int wanted) {
     std::vector<StatePart> parts;
     for (int first = 0; first < channels; first += wanted) {
         const int count = std::min(wanted, channels - first);
-        parts.push_back({0, 1, first, count, static_cast<size_t>(first), kernel - 1, static_cast<size_t>(count),
-                         static_cast<size_t>(channels)});
+        const size_t width = static_cast<size_t>(count) * static_cast<size_t>(rows);
+        const size_t offset = static_cast<size_t>(first) * static_cast<size_t>(rows);
+        parts.push_back({first, count, first, count, offset, 1, width, width});
     }
     return parts;
 }
 
-// Weights come a channel after another; kernels read them an input after another.
-std::vector<float> by_input(const float* w, int channels, int kernel) {
-    std::vector<float> turned(static_cast<size_t>(channels) * static_cast<size_t>(kernel));
-    for (int c = 0; c < channels; ++c)
-        for (int j = 0; j < kernel; ++j)
-            turned[static_cast<size_t>(j) * static_cast<size_t>(channels) + static_cast<size_t>(c)] = *w++;
-    return turned;
+// Values that come a channel after another, in the blocks of ops/recurrences.h.
+std::vector<float> in_blocks(const float* values, int channels, int rows) {
+    std::vector<float> blocks(static_cast<size_t>(channels) * static_cast<size_t>(rows));
+    float* next = blocks.data();
+    for (int first = 0; first < channels; first += kLanes)
+        for (int row = 0; row < rows; ++row)
+            for (int c = first; c < std::min(first + kLanes, channels); ++c)
+                *next++ = values[static_cast<size_t>(c) * static_cast<size_t>(rows) + static_cast<size_t>(row)];
+    return blocks;
 }
 
 std::vector<StatePart> cut_columns(int heads, int k_dim, int v_dim, int64_t values) {
@@ -83,7 +87,7 @@ std::vector<StatePart> cut_rows(const SsmShape& shape, int64_t values) {
 
 std::vector<float> below_zero(const float* a_log, size_t n) {
     std::vector<float> a(n);
-    std::transform(a_log, a_log + n, a.begin(), [](float x) { return -exp(x); });
+    std::transform(a_log, a_log + n, a.begin(), [](float x) { return canonical(-exp(x)); });
     return a;
 }
 
@@ -107,9 +111,10 @@ std::unique_ptr<Operation> make_conv(const OpReader& op) {
     const GateKind activation = gate_kind(op);
     const Machine& machine = op.builder.machine();
     const int wanted = std::min(whole_lanes(channels / (2 * machine.threads)), kMostChannels);
-    std::vector<StatePart> parts = cut_channels(channels, kernel, wanted);
+    std::vector<StatePart> parts = cut_channels(channels, kernel - 1, wanted);
     const Operations& operations = *machine.operations;
-    const auto body = [=, &x, &y, &operations, w = by_input(op.vector(0, static_cast<int>(weights)), channels, kernel)](
+    const float* given = op.vector(0, static_cast<int>(weights));
+    const auto body = [=, &x, &y, &operations, w = in_blocks(given, channels, kernel)](
                           const StatePart& part, int token, int tokens, float* values) {
         const auto first = static_cast<size_t>(part.first);
         ConvRun run;
@@ -118,11 +123,10 @@ std::unique_ptr<Operation> make_conv(const OpReader& op) {
         run.tokens = tokens;
         run.channels = part.count;
         run.kernel = kernel;
-        run.w = w.data() + first;
-        run.w_stride = static_cast<size_t>(channels);
+        run.w = w.data() + first * static_cast<size_t>(kernel);
         run.bias = bias == nullptr ? nullptr : bias + first;
         run.activation = activation;
-        run.history = values + first;
+        run.history = values + part.offset;
         operations.conv(run);
     };
     return recurrence(op, state, std::move(parts), weights + int64_t{channels} * kExpCost, body);
@@ -213,14 +217,20 @@ std::unique_ptr<Operation> make_ssm(const OpReader& op) {
     shape.by_channel = a_width != shape.heads;
     op.require(!shape.by_channel || int64_t{a_width} == int64_t{shape.heads} * shape.state_dim,
                "needs one value of a_log a head, or one a head and value of its state");
+    op.require(!shape.by_channel || (shape.head_dim == 1 && shape.groups == 1),
+               "has rates for every value of a state; then a head is one channel, and all are of one group");
     shape.d = op.vector(1, shape.heads);
     shape.dt_bias = op.vector(2, shape.heads);
     const Machine& machine = op.builder.machine();
     const Operations& operations = *machine.operations;
-    std::vector<StatePart> parts = cut_rows(shape, part_values(inputs * shape.state_dim, machine.threads));
-    const auto body = [=, &x, &dt, &b, &c, &y, &operations,
-                       a = below_zero(op.vector(0, a_width), static_cast<size_t>(a_width))](
-                          const StatePart& part, int token, int tokens, float* values) {
+    const int64_t wanted = part_values(inputs * shape.state_dim, machine.threads);
+    std::vector<StatePart> parts =
+        shape.by_channel ? cut_channels(shape.heads, shape.state_dim, whole_lanes(wanted / shape.state_dim))
+                         : cut_rows(shape, wanted);
+    std::vector<float> rates = below_zero(op.vector(0, a_width), static_cast<size_t>(a_width));
+    if (shape.by_channel) rates = in_blocks(rates.data(), shape.heads, shape.state_dim);
+    const auto body = [=, &x, &dt, &b, &c, &y, &operations, a = std::move(rates)](const StatePart& part, int token,
+                                                                                  int tokens, float* values) {
         SsmShape with_a = shape;
         with_a.a = a.data();
         SsmRun run;

@@ -27,18 +27,20 @@ struct OutputRows {
     OutputRows from(size_t column) const { return {data + column, stride}; }
 };
 
-// Some channels of a causal convolution. x and y may be the same rows.
+// Weights and states of channels lie in blocks of sixteen channels, the last perhaps of fewer. A block has a row of its
+// channels' values for every input of a convolution, or value of a state: what belongs together is read together.
+
+// Some blocks of channels of a causal convolution. x and y may be the same rows.
 struct ConvRun {
     Rows x;
     OutputRows y;
     int tokens = 0;
     int channels = 0;
-    int kernel = 0;
-    const float* w = nullptr;  // [kernel][w_stride]: the oldest input's first
-    size_t w_stride = 0;
+    int kernel = 0;               // 2 or more
+    const float* w = nullptr;     // in blocks of `kernel` rows, the oldest input's first
     const float* bias = nullptr;  // null: none
     GateKind activation = GateKind::none;
-    float* history = nullptr;  // [kernel - 1][w_stride], the inputs before, oldest first
+    float* history = nullptr;  // in blocks of kernel - 1 rows: the inputs before, oldest first
 };
 
 // Some value columns of one head of the gated delta rule. The state is [k_dim][state_stride]: a row a key channel.
@@ -63,14 +65,14 @@ struct SsmShape {
     int state_dim = 0;
     float dt_min = 0.0f;
     float dt_max = 0.0f;             // 0: no upper bound
-    bool by_channel = false;         // `a` has state_dim values a head
-    const float* a = nullptr;        // below zero: -exp(a_log)
+    bool by_channel = false;         // a head is a channel, of one group, with rates of its own for every value
+    const float* a = nullptr;        // below zero: -exp(a_log); by channel in blocks of state_dim rows
     const float* d = nullptr;        // [heads]
     const float* dt_bias = nullptr;  // [heads]
 };
 
 // Heads [head, head + heads) of a selective state space, and of each the rows [first, first + rows) of its state
-// [head_dim][state_dim]. All pointers are those of head 0, row 0.
+// [head_dim][state_dim]; by channel whole blocks, of state_dim rows. All pointers are those of head 0, row 0.
 struct SsmRun {
     Rows x, dt, b, c;
     OutputRows y;

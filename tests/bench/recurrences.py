@@ -1,7 +1,8 @@
-"""Recurrent operations of published shapes beside a loop that reads and writes as many bytes.
+"""Recurrent operations of published shapes beside a loop over as many bytes.
 
-`python -m tests.bench.recurrences`: for each shape as many operations as fill `--bytes` with their states, decoded one
-token at a time, in turns with the loop, on equally many threads. A prompt's rate is that of one operation.
+`python -m tests.bench.recurrences`: for each shape as many operations, with weights of their own, as fill `--bytes`
+with their states, decoded one token at a time, in turns with a loop that reads and writes as many values as the states
+have and reads as many as the weights have, on equally many threads. A prompt's rate is that of one operation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from statistics import median
 
 import numpy as np
 
+from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import ContextRoom
 from engine.program.ir import Program, State
 from engine.program.native import NativeExecutor
@@ -66,7 +68,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Rates:
-    """Gigabytes read and written a second, medians; the ratio of the loop's rate to ours, with its range."""
+    """Gigabytes moved a second, medians; the ratio of the loop's rate to ours, with its range."""
 
     ours: float
     loop: float
@@ -75,48 +77,63 @@ class Rates:
     high: float
 
 
-def repeated(program: Program, times: int) -> Program:
-    """The operation so many times, each with a state of its own."""
+def repeated(rig: Rig, times: int) -> tuple[Program, dict[str, Tensor]]:
+    """The operation so many times, each with a state and weights of its own, and their tensors."""
+    program, tensors = rig.program(), rig.tensors()
     embed, op, select = program.ops
-    copies = tuple(replace(op, attrs={**op.attrs, "state": i}) for i in range(times))
+    copies = []
+    for i in range(times):
+        names = tuple(f"{name}.{i}" if name else "" for name in op.weights)
+        copies.append(replace(op, weights=names, attrs={**op.attrs, "state": i}))
+        for name, own in zip(op.weights, names, strict=True):
+            if name:
+                tensors[own] = replace(tensors[name], data=memoryview(bytes(tensors[name].data)))
     states = tuple(State(program.states[0].values) for _ in copies)
-    return replace(program, ops=(embed, *copies, select), layer_ends=(1 + times,), states=states)
+    return replace(program, ops=(embed, *copies, select), layer_ends=(1 + times,), states=states), tensors
 
 
-def read_write_loop(count: int, threads: int) -> Callable[[], None]:
-    """A call that multiplies `count` f32 values in place, on so many threads."""
-    parts = np.array_split(np.ones(count, np.float32), threads)
+def loop_over(states: int, weights: int, threads: int) -> Callable[[], None]:
+    """A call that multiplies so many f32 values in place and reads so many others, on so many threads."""
+    written = np.array_split(np.ones(states, np.float32), threads)
+    read = np.array_split(np.ones(weights, np.float32), threads)
     pool = ThreadPoolExecutor(threads)
     factor = np.float32(1.0)
 
+    def work(part: int) -> None:
+        np.multiply(written[part], factor, out=written[part])
+        np.max(read[part], initial=0.0)
+
     def once() -> None:
-        list(pool.map(lambda part: np.multiply(part, factor, out=part), parts))
+        list(pool.map(work, range(threads)))
 
     return once
 
 
-def seconds(call: Callable[[], None]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
+def seconds(call: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Time of one call, by the clock."""
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def decode(case: Case, total_bytes: int, threads: int, isa: str, rounds: int) -> Rates:
+def decode(
+    case: Case, total_bytes: int, threads: int, isa: str, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> Rates:
     """Rates of decoding, in turns with the loop."""
     times = max(1, total_bytes // (4 * case.state))
     rig = Rig(case)
-    program = repeated(rig.program(), times)
+    program, tensors = repeated(rig, times)
     room = ContextRoom(0, 0, 1)
-    executor = NativeExecutor(program, rig.tensors(), (), room=room, threads=threads, isa=isa, max_tokens=1)
+    executor = NativeExecutor(program, tensors, (), room=room, threads=threads, isa=isa, max_tokens=1)
     run = Run(tokens_of(rounds + 2), 0)
-    loop = read_write_loop(times * case.state, threads)
+    weights = sum(len(values) for values in case.weights if values is not None)
+    loop = loop_over(times * case.state, times * weights, threads)
     pairs = []
     for turn in range(rounds + 2):
-        pair = (seconds(lambda: advance(executor, [(run, 1)])), seconds(loop))
+        pair = (seconds(lambda: advance(executor, [(run, 1)]), clock), seconds(loop, clock))
         if turn >= 2:
             pairs.append(pair)
-    moved = 8e-9 * times * case.state
+    moved = 4e-9 * times * (2 * case.state + weights)
     ratios = sorted(ours / loop for ours, loop in pairs)
     ours, beside = (moved / median(side) for side in zip(*pairs, strict=True))
     return Rates(ours, beside, median(ratios), ratios[0], ratios[-1])
@@ -137,10 +154,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa", default="", help="instruction set, the fastest by default")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--processor-time", action="store_true", help="measure decoding so, on one thread: for a machine that is busy"
+    )
     options = parser.parse_args(arguments)
+    clock = time.process_time if options.processor_time else time.perf_counter
+    if options.processor_time and options.threads != 1:
+        parser.error("--processor-time needs --threads 1: waiting threads take processor time")
     print("| operation | GB/s | loop | loop / ours | range | prompt, us a token |\n|---|---|---|---|---|---|")
     for name, case in SHAPES.items():
-        rates = decode(case, options.bytes, options.threads, options.isa, options.rounds)
+        rates = decode(case, options.bytes, options.threads, options.isa, options.rounds, clock)
         token = prompt(case, options.threads, options.isa, 5)
         print(
             f"| {name} | {rates.ours:.1f} | {rates.loop:.1f} | {rates.ratio:.2f} | {rates.low:.2f} to {rates.high:.2f} "

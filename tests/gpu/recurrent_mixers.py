@@ -145,8 +145,24 @@ def run(case: Case, seed: int) -> tuple[float, float]:
         outs = max(outs, difference(found[1], found[0]))
         for slot in {*batch.states.tolist(), *(slot for _, slot in saves)}:
             blocks = [mixers.read_block("state", slot).view(np.float32) for mixers in both]
-            states = max(states, difference(blocks[1], blocks[0]))
+            states = max(states, difference(blocks[1], in_device_order(case, blocks[0])))
     return outs, states
+
+
+def in_device_order(case: Case, block: Any) -> Any:
+    """A native state as the device lays it out: native ones of channels come in blocks of sixteen channels."""
+    if case.kind == "conv":
+        channels, rows = case.attrs["channels"], case.attrs["kernel"] - 1
+    elif case.kind == "ssm" and case.weights["a_log"] != case.attrs["heads"]:
+        channels, rows = case.attrs["heads"], case.attrs["state_dim"]
+    else:
+        return block
+    ends = range(16 * rows, channels * rows, 16 * rows)
+    blocks = np.split(block[: channels * rows], ends)
+    by_row = np.concatenate([part.reshape(rows, -1) for part in blocks], axis=1)
+    ordered = block.copy()
+    ordered[: channels * rows] = (by_row if case.kind == "conv" else by_row.T).ravel()
+    return ordered
 
 
 def values_of(name: str, shape: tuple[int, int], random: np.random.Generator) -> Any:

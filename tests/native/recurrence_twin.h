@@ -1,6 +1,7 @@
 // Recurrences as docs/numerics.md writes them down, one value after another: what every table must reproduce.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "core/numerics.h"
@@ -19,16 +20,17 @@ inline float* at(Floats& values, size_t i) {
     return values.data() + i;
 }
 
-// One token of a convolution; x, history [kernel - 1][channels] oldest first, w a channel after another.
+// One token of a convolution; w and history a channel after another, its oldest input first.
 inline Floats conv_twin(const Floats& x, const Floats& w, const float* bias, GateKind kind, Floats& history) {
     const size_t channels = x.size(), kernel = w.size() / channels;
     Floats y(channels);
     for (size_t c = 0; c < channels; ++c) {
         float total = bias != nullptr ? bias[c] : 0.0f;
-        for (size_t j = 0; j + 1 < kernel; ++j) total = fma(w[c * kernel + j], history[j * channels + c], total);
+        float* const past = history.data() + c * (kernel - 1);
+        for (size_t j = 0; j + 1 < kernel; ++j) total = fma(w[c * kernel + j], past[j], total);
         y[c] = canonical(activated_twin(kind, fma(w[c * kernel + kernel - 1], x[c], total)));
-        for (size_t j = 0; j + 2 < kernel; ++j) history[j * channels + c] = history[(j + 1) * channels + c];
-        if (kernel > 1) history[(kernel - 2) * channels + c] = canonical(x[c]);
+        for (size_t j = 0; j + 2 < kernel; ++j) past[j] = past[j + 1];
+        past[kernel - 2] = canonical(x[c]);
     }
     return y;
 }
@@ -63,13 +65,26 @@ inline Floats ssm_twin(const SsmShape& shape, const float* a, float d, float dt_
     Floats y(x.size());
     for (size_t p = 0; p < x.size(); ++p) {
         const float input = step * x[p];
+        float ascending = 0.0f;
         for (size_t i = 0; i < n; ++i) {
             float& s = state[p * n + i];
             s = canonical(fma(input, b[i], s * freetoken::exp(step * a[shape.by_channel ? i : 0])));
+            ascending = fma(c[i], s, ascending);
         }
-        y[p] = canonical(fma(d, x[p], lane_dot(c, state.data() + p * n, n)));
+        const float sum = shape.by_channel ? ascending : lane_dot(c, state.data() + p * n, n);
+        y[p] = canonical(fma(d, x[p], sum));
     }
     return y;
+}
+
+// What lies a channel after another, in the blocks of ops/recurrences.h.
+inline Floats in_blocks(const Floats& values, size_t channels) {
+    const size_t rows = values.size() / channels;
+    Floats blocks;
+    for (size_t first = 0; first < channels; first += 16)
+        for (size_t row = 0; row < rows; ++row)
+            for (size_t c = first; c < std::min(first + 16, channels); ++c) blocks.push_back(values[c * rows + row]);
+    return blocks;
 }
 
 }  // namespace freetoken::test

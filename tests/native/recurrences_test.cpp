@@ -125,10 +125,10 @@ FREETOKEN_TEST(convolutions_are_the_same_in_every_table) {
                     const Floats row = conv_twin(slice(x, t * channels, channels), w, added, kind, history);
                     wanted.insert(wanted.end(), row.begin(), row.end());
                 }
-                Floats turned(w.size());
-                for (size_t i = 0; i < w.size(); ++i) turned[i % kernel * channels + i / kernel] = w[i];
+                const Floats turned = in_blocks(w, channels), begin = in_blocks(before, channels);
+                const Floats end = in_blocks(history, channels);
                 for (const Kernels* kernels : available_kernels()) {
-                    Floats rows = x, state = before;  // in place
+                    Floats rows = x, state = begin;  // in place
                     ConvRun run;
                     run.x = {rows.data(), channels};
                     run.y = {rows.data(), channels};
@@ -136,13 +136,12 @@ FREETOKEN_TEST(convolutions_are_the_same_in_every_table) {
                     run.channels = static_cast<int>(channels);
                     run.kernel = static_cast<int>(kernel);
                     run.w = turned.data();
-                    run.w_stride = channels;
                     run.bias = added;
                     run.activation = kind;
                     run.history = state.data();
                     operations_of(kernels).conv(run);
                     check_same(kernels->name, "conv", rows, wanted);
-                    check_same(kernels->name, "conv history", state, history);
+                    check_same(kernels->name, "conv history", state, end);
                 }
             }
 }
@@ -193,68 +192,128 @@ FREETOKEN_TEST(delta_rules_are_the_same_in_every_table_and_cut_of_columns) {
             }
 }
 
+namespace {
+
+// Some tokens of a state space, one of them with a value that is no number.
+struct Space {
+    static constexpr size_t tokens = 4;
+
+    size_t heads, head_dim, groups, n;
+    SsmShape shape;
+    Floats a, d, bias, x, dt, b, c, state;
+
+    Space(Random& random, bool by_channel, size_t of_heads, size_t of_dim, size_t of_groups, size_t of_state)
+        : heads(of_heads), head_dim(of_dim), groups(of_groups), n(of_state) {
+        shape.heads = static_cast<int>(heads);
+        shape.head_dim = static_cast<int>(head_dim);
+        shape.groups = static_cast<int>(groups);
+        shape.state_dim = static_cast<int>(n);
+        shape.by_channel = by_channel;
+        shape.dt_min = by_channel ? 0.0f : 0.3f;
+        shape.dt_max = by_channel ? 0.0f : 0.8f;
+        a = randoms(random, by_channel ? heads * n : heads, by_channel ? 4.0f : 1.0f);
+        for (float& value : a) value = -std::fabs(value);
+        d = randoms(random, heads);
+        bias = randoms(random, heads);
+        x = randoms(random, tokens * inputs());
+        dt = randoms(random, tokens * heads);
+        b = randoms(random, tokens * groups * n);
+        c = randoms(random, tokens * groups * n);
+        x[inputs() + 1] = NAN;
+        state = randoms(random, inputs() * n);
+    }
+
+    size_t inputs() const { return heads * head_dim; }
+
+    // Outputs of all tokens; the state becomes that behind them.
+    Floats run_twin() {
+        Floats y;
+        for (size_t t = 0; t < tokens; ++t)
+            for (size_t h = 0; h < heads; ++h) {
+                Floats own = slice(state, h * head_dim * n, head_dim * n);
+                const size_t group = (t * groups + h / (heads / groups)) * n;
+                const Floats row = ssm_twin(shape, a.data() + (shape.by_channel ? h * n : h), d[h], bias[h],
+                                            slice(x, t * inputs() + h * head_dim, head_dim), dt[t * heads + h],
+                                            b.data() + group, c.data() + group, own);
+                y.insert(y.end(), row.begin(), row.end());
+                std::copy(own.begin(), own.end(), at(state, h * head_dim * n));
+            }
+        return y;
+    }
+
+    SsmRun run(Floats& y, Floats& values) const {
+        SsmRun run;
+        run.x = {x.data(), inputs()};
+        run.dt = {dt.data(), heads};
+        run.b = {b.data(), groups * n};
+        run.c = {c.data(), groups * n};
+        run.y = {y.data(), inputs()};
+        run.tokens = tokens;
+        run.state = values.data();
+        return run;
+    }
+};
+
+}  // namespace
+
 FREETOKEN_TEST(state_spaces_are_the_same_in_every_table_and_cut_of_rows) {
     Random random(35);
-    for (const bool by_channel : {false, true})
-        for (const size_t head_dim : {1, 3, 20})
-            for (const size_t n : {1, 16, 24, 128}) {
-                constexpr size_t tokens = 4;
-                const size_t heads = head_dim == 1 ? 40 : 6, groups = by_channel && head_dim == 1 ? 1 : 2;
-                const size_t inputs = heads * head_dim;
-                SsmShape shape;
-                shape.heads = static_cast<int>(heads);
-                shape.head_dim = static_cast<int>(head_dim);
-                shape.groups = static_cast<int>(groups);
-                shape.state_dim = static_cast<int>(n);
-                shape.by_channel = by_channel;
-                shape.dt_min = by_channel ? 0.0f : 0.3f;
-                shape.dt_max = by_channel ? 0.0f : 0.8f;
-                Floats a = randoms(random, by_channel ? heads * n : heads);
-                for (float& value : a) value = -std::fabs(value);
-                const Floats d = randoms(random, heads), bias = randoms(random, heads);
-                shape.a = a.data();
-                shape.d = d.data();
-                shape.dt_bias = bias.data();
-                Floats x = randoms(random, tokens * inputs);
-                const Floats dt = randoms(random, tokens * heads);
-                const Floats b = randoms(random, tokens * groups * n), c = randoms(random, tokens * groups * n);
-                x[inputs + 1] = NAN;
-                Floats state = randoms(random, inputs * n), wanted;
-                const Floats before = state;
-                for (size_t t = 0; t < tokens; ++t)
-                    for (size_t h = 0; h < heads; ++h) {
-                        Floats own = slice(state, h * head_dim * n, head_dim * n);
-                        const size_t group = (t * groups + h / (heads / groups)) * n;
-                        const Floats row = ssm_twin(shape, a.data() + (by_channel ? h * n : h), d[h], bias[h],
-                                                    slice(x, t * inputs + h * head_dim, head_dim), dt[t * heads + h],
-                                                    b.data() + group, c.data() + group, own);
-                        wanted.insert(wanted.end(), row.begin(), row.end());
-                        std::copy(own.begin(), own.end(), at(state, h * head_dim * n));
+    for (const size_t head_dim : {1, 3, 20})
+        for (const size_t n : {1, 16, 24, 128}) {
+            Space space(random, false, head_dim == 1 ? 40 : 6, head_dim, 2, n);
+            space.shape.a = space.a.data();
+            space.shape.d = space.d.data();
+            space.shape.dt_bias = space.bias.data();
+            const Floats before = space.state, wanted = space.run_twin();
+            for (const Kernels* kernels : available_kernels())
+                for (const int rows : {space.shape.head_dim, 2}) {
+                    Floats y(wanted.size()), found = before;
+                    for (int first = 0; first < space.shape.head_dim; first += rows) {
+                        SsmRun run = space.run(y, found);
+                        run.heads = space.shape.heads - 2;
+                        run.first = first;
+                        run.rows = std::min(rows, space.shape.head_dim - first);
+                        operations_of(kernels).ssm(space.shape, run);
+                        run.head = space.shape.heads - 2;
+                        run.heads = 2;
+                        operations_of(kernels).ssm(space.shape, run);
                     }
-                for (const Kernels* kernels : available_kernels())
-                    for (const int rows : {shape.head_dim, 2}) {
-                        Floats y(tokens * inputs), found = before;
-                        for (int first = 0; first < shape.head_dim; first += rows) {
-                            SsmRun run;
-                            run.x = {x.data(), inputs};
-                            run.dt = {dt.data(), heads};
-                            run.b = {b.data(), groups * n};
-                            run.c = {c.data(), groups * n};
-                            run.y = {y.data(), inputs};
-                            run.tokens = tokens;
-                            run.heads = shape.heads - 2;
-                            run.first = first;
-                            run.rows = std::min(rows, shape.head_dim - first);
-                            run.state = found.data();
-                            operations_of(kernels).ssm(shape, run);
-                            run.head = shape.heads - 2;
-                            run.heads = 2;
-                            operations_of(kernels).ssm(shape, run);
-                        }
-                        check_same(kernels->name, "ssm", y, wanted);
-                        check_same(kernels->name, "ssm state", found, state);
-                    }
+                    check_same(kernels->name, "ssm", y, wanted);
+                    check_same(kernels->name, "ssm state", found, space.state);
+                }
+        }
+}
+
+FREETOKEN_TEST(state_spaces_of_channels_are_the_same_in_every_table_and_cut_of_blocks) {
+    Random random(36);
+    for (const size_t channels : {1, 15, 16, 40, 64})
+        for (const size_t n : {1, 7, 16, 24}) {
+            Space space(random, true, channels, 1, 1, n);
+            for (float& dt : space.dt)
+                if (random.between(0, 7) == 0) dt = random.pick({-200.0f, 200.0f, 1e30f, INFINITY, NAN});
+            if (channels > 20) {
+                space.a[3] = float_of(kCanonicalNan);
+                space.a[n * 2] = -0x1p-126f;
+                space.state[n * 20] = INFINITY;
             }
+            space.shape.d = space.d.data();
+            space.shape.dt_bias = space.bias.data();
+            const Floats before = in_blocks(space.state, channels), wanted = space.run_twin();
+            const Floats rates = in_blocks(space.a, channels), after = in_blocks(space.state, channels);
+            SsmShape shape = space.shape;
+            shape.a = rates.data();
+            for (const Kernels* kernels : available_kernels())
+                for (const int cut : {shape.heads, 16, 32}) {
+                    Floats y(wanted.size()), found = before;
+                    SsmRun run = space.run(y, found);
+                    for (; run.head < shape.heads; run.head += cut) {
+                        run.heads = std::min(cut, shape.heads - run.head);
+                        operations_of(kernels).ssm(shape, run);
+                    }
+                    check_same(kernels->name, "ssm of channels", y, wanted);
+                    check_same(kernels->name, "ssm state of channels", found, after);
+                }
+        }
 }
 
 }  // namespace freetoken::test
