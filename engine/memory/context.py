@@ -7,11 +7,12 @@ lease.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from engine.memory.blocks import BlockKind, ContextRoom
 from engine.memory.checkpoints import Checkpoint, Checkpoints
+from engine.memory.lease import Lease, Save
 from engine.memory.lookup import ContextTraits, Found, Reuse, look_up
 from engine.memory.pages import PAGE_TOKENS, page_border, pages_for
 from engine.memory.pools import BlockPool
@@ -28,50 +29,6 @@ class BlockStore(Protocol):
     def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
         """Copy one block onto another of its kind."""
         ...
-
-
-@dataclass(frozen=True)
-class Save:
-    """A checkpoint that the coming step makes: the state after `border` tokens goes to block `state` (-1: none)."""
-
-    border: int
-    state: int
-    rank: Rank
-    kept: bool  # False: only as the sequence's last border
-
-
-@dataclass(eq=False)
-class Lease:
-    """The blocks one request holds. Pages and window pages are in order of position.
-
-    The first `shared` of `pages` belong to the tree, the others are the request's alone; so are those of `windows`,
-    where -1 is one that its tokens do not see any more. All may be rewritten by every call to `ContextMemory`, so they
-    are read anew for every step.
-    """
-
-    path: list[Node] = field(default_factory=list)
-    pages: list[int] = field(default_factory=list)
-    windows: list[int] = field(default_factory=list)
-    state: int = -1  # -1: none yet
-    seen: int = 0  # index of the first window page that it holds
-    last: Checkpoint | None = None  # at its last page border
-    saves: list[Save] = field(default_factory=list)  # of the step under way
-    computed: bool = False  # whether it computed anything
-
-    @property
-    def shared(self) -> int:
-        """Pages that belong to the tree."""
-        return len(self.path)
-
-    @property
-    def capacity(self) -> int:
-        """Positions there is room for."""
-        return len(self.pages) * PAGE_TOKENS
-
-    @property
-    def window_count(self) -> int:
-        """Window pages it holds."""
-        return max(0, len(self.windows) - self.seen)
 
 
 class ContextMemory:

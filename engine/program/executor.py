@@ -51,9 +51,9 @@ class Batch:
     def __post_init__(self) -> None:
         for name in ("tokens", "positions", "seq_starts", "rows", "states"):
             _check_ints(name, getattr(self, name))
-        for tables in (self.page_tables, self.window_tables):
-            for table in tables:
-                _check_ints("page_tables", table)
+        for name in ("page_tables", "window_tables"):
+            for table in getattr(self, name):
+                _check_ints(name, table)
         _check_ints("saves", self.saves, dimensions=2)
         if len(self.positions) != len(self.tokens):
             raise ValueError(f"{len(self.positions)} positions for {len(self.tokens)} tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.memory.context import Lease
+from engine.memory.lease import Lease
 from engine.memory.lookup import Reuse
 from engine.memory.retention import NET_TOKENS, Anchor, Rank, borders_of_edge, borders_to_save
 from engine.worker.protocol import Sampling

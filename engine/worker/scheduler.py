@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from engine.base.errors import ContextFullError, DoesNotFitError
 from engine.memory.blocks import ContextRoom
-from engine.memory.context import ContextMemory, Lease
+from engine.memory.context import ContextMemory
+from engine.memory.lease import Lease
 from engine.memory.pages import PAGE_TOKENS, page_border, pages_for
 from engine.memory.retention import Rank
 from engine.memory.windows import window_pages

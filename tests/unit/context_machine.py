@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.base.errors import DoesNotFitError
 from engine.memory.blocks import BlockKind, ContextRoom
-from engine.memory.context import ContextMemory, Lease
+from engine.memory.context import ContextMemory
+from engine.memory.lease import Lease
 from engine.memory.lookup import ContextTraits
 from engine.memory.pages import PAGE_TOKENS
 from engine.memory.resizing import grow, shrink

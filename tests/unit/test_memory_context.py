@@ -7,7 +7,8 @@ from hypothesis import settings
 
 from engine.base.errors import DoesNotFitError
 from engine.memory.blocks import BlockKind, ContextRoom
-from engine.memory.context import ContextMemory, Lease
+from engine.memory.context import ContextMemory
+from engine.memory.lease import Lease
 from engine.memory.lookup import ContextTraits, Reuse
 from engine.memory.pages import PAGE_TOKENS
 from engine.memory.pools import BlockPool

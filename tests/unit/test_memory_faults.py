@@ -11,7 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from engine.memory import context, lookup, resizing
 from engine.memory.blocks import BlockKind, ContextRoom
 from engine.memory.checkpoints import Checkpoint, Checkpoints
-from engine.memory.context import BlockStore, ContextMemory, Lease, Save
+from engine.memory.context import BlockStore, ContextMemory
+from engine.memory.lease import Lease, Save
 from engine.memory.lookup import ContextTraits, Found
 from engine.memory.radix import Node, RadixTree
 from engine.memory.retention import Rank
