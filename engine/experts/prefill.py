@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,16 +141,3 @@ def _places(slots: Ints, parts: Sequence[Part]) -> Ints:
         places[part.experts, 0] = number
         places[part.experts, 1] = 2 * part.slots + 1
     return places
-
-
-def pipelined_seconds(transfers: Sequence[float], computations: Sequence[float], buffers: int = 2) -> float:
-    """What a prompt takes whose parts take so long to transfer and to compute: the law that the launches fulfil.
-
-    With two buffers a part is transferred while the one before it is computed; with one, nothing is done at once.
-    """
-    if buffers == 1:
-        return sum(transfers) + sum(computations)
-    if not transfers:
-        return 0.0
-    *_, total = accumulate(map(max, computations, [*transfers[1:], 0.0]), initial=transfers[0])
-    return total

@@ -42,7 +42,7 @@ class DeltaNet:
         )
         even = self.heads % self.key_heads == 0
         require(even, f"{self.heads} value heads cannot share {self.key_heads} key heads evenly")
-        require(self.kernel > 1, f"a convolution must see more than {self.kernel} tokens")
+        _require_kernel(self.kernel)
         known = self.gate_activation in GATE_ACTIVATIONS
         require(known, f"the gate must be one of {', '.join(GATE_ACTIVATIONS)}, not {self.gate_activation}")
         require(min(self.decay_rank, self.gate_rank) >= 0, "the rank of a projection must not be negative")

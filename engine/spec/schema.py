@@ -205,8 +205,8 @@ Ffn = Dense | Moe
 class Layer:
     """One decoder layer: norm, mixer, add; norm, feed-forward, add. Some models have layers of one of the two parts."""
 
-    mixer: Attention | LatentAttention | DeltaNet | Mamba | Mamba2 | ShortConv | None
-    ffn: Dense | Moe | None
+    mixer: Mixer | None
+    ffn: Ffn | None
 
     def __post_init__(self) -> None:
         require(self.mixer is not None or self.ffn is not None, "a layer must have a mixer or a feed-forward part")

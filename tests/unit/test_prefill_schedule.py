@@ -9,7 +9,7 @@ import pytest
 
 from engine.device.graph import Node, before
 from engine.device.virtual_time import Span, makespan, schedule
-from engine.experts.prefill import PrefillPolicy, pipelined_seconds
+from engine.experts.prefill import PrefillPolicy
 from tests.unit.prefill_rig import Issued, ModelShape, seconds_of
 
 SHAPE = ModelShape(layers=6, experts=8, top_k=2)
@@ -124,14 +124,6 @@ def test_a_missing_second_buffer_is_noticed() -> None:
     nodes = Issued(SHAPE, 8, ONE).prompt([CHUNK])
     parts = random_parts(SHAPE.layers)
     assert makespan(nodes, seconds_of(parts, nodes)) > law(parts)
-
-
-def test_the_law_as_a_function() -> None:
-    parts = random_parts(9, seed=3)
-    transfers, computations = zip(*parts, strict=True)
-    assert pipelined_seconds(transfers, computations) == law(parts)
-    assert pipelined_seconds(transfers, computations, buffers=1) == sum(map(sum, parts))
-    assert pipelined_seconds([], []) == 0
 
 
 # --- the clock itself

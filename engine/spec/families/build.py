@@ -8,6 +8,7 @@ from engine.base.errors import UnsupportedError
 from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
 from engine.spec.families.config import Config, key
+from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
 from engine.spec.families.positions import context_length, read_rope, yarn_score_scale
 from engine.spec.families.record import (
     LAYER_TYPES,
@@ -135,18 +136,12 @@ def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> li
 def _typed_windows(types: tuple[str, ...], rule: WindowRule | None, size: int, config: Config, count: int) -> list[int]:
     for name in types:
         if name not in (SLIDING, FULL) or (name == SLIDING and not size):
-            raise UnsupportedError(
-                f"{config.where} asks for a layer of the type {name!r}, which this model does not define.",
-                "Use another model, or a release that knows it.",
-            )
+            raise undefined_layer(name, config)
     windows = [size if name == SLIDING else 0 for name in types]
     if len(windows) != count:
-        raise UnsupportedError(f"{config.where} lists {len(windows)} layer_types for {count} layers.")
+        raise miscounted_layers(len(windows), count, config)
     if (rule is None or not rule.typed) and windows != [size] * count:
-        raise UnsupportedError(
-            f"{config.where} mixes layer_types, which this family does not do.",
-            "Use another model, or a release that knows it.",
-        )
+        raise UnsupportedError(f"{config.where} mixes layer_types, which this family does not do.", OTHER_MODEL)
     return windows
 
 

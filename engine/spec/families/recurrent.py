@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.base.errors import CorruptFileError
 from engine.base.plain import shortened
 from engine.spec.check import require_positive
 from engine.spec.families.config import REMEDY, Config, Key
+from engine.spec.families.layer_lists import miscounted_layers, undefined_layer
 from engine.spec.families.record import DeltaRule, RecurrentRule
 from engine.spec.families.state_spaces import StateRule, state_mixer
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
@@ -40,12 +41,9 @@ def offset_of(wanted: Key | None, interval: int, config: Config) -> int:
 def _typed(types: tuple[str, ...], rule: RecurrentRule, config: Config, count: int) -> list[bool]:
     unknown = [name for name in types if name not in (*rule.names, *ATTENTION_NAMES)]
     if unknown:
-        raise UnsupportedError(
-            f"{config.where} asks for a layer of the type {shortened(unknown[0])}, which this model does not define.",
-            "Use another model, or a release that knows it.",
-        )
+        raise undefined_layer(unknown[0], config)
     if len(types) != count:
-        raise UnsupportedError(f"{config.where} lists {len(types)} types of layers for {count} layers.")
+        raise miscounted_layers(len(types), count, config)
     return [name in rule.names for name in types]
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from engine.base.errors import UnsupportedError
-from engine.base.plain import shortened
 from engine.spec.check import require
 from engine.spec.families.config import Config
+from engine.spec.families.layer_lists import undefined_layer
 from engine.spec.families.record import Part, SinglePartRule
 from engine.spec.schema import MOST_LAYERS
 
@@ -17,8 +16,5 @@ def parts_of_layers(rule: SinglePartRule, config: Config) -> list[Part]:
     by_name = {name: part for part, names in rule.meanings.items() for name in names}
     unknown = [name for name in listed if name not in by_name]
     if unknown:
-        raise UnsupportedError(
-            f"{config.where} asks for a layer of the type {shortened(unknown[0])}, which this model does not define.",
-            "Use another model, or a release that knows it.",
-        )
+        raise undefined_layer(unknown[0], config)
     return [by_name[name] for name in listed]
