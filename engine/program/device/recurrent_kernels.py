@@ -1,7 +1,7 @@
 """Recurrent operations as Triton kernels: convolution, delta rule, state space. docs/design.md says what each means.
 
 They follow docs/numerics.md in what they compute and not in its order of sums, so their results agree with the native
-operations to a tolerance (`tests/gpu/test_recurrent_kernels.py`) and not to the bit. A state stays in registers from
+operations to a tolerance (`tests/gpu/test_recurrent_mixers.py`) and not to the bit. A state stays in registers from
 the first token of its sequence to the last; saves are written on the way.
 
 All kernels find their sequences in the same five arrays: sequence s owns the tokens `starts[s] .. starts[s + 1]` and
@@ -232,8 +232,8 @@ def state_space(
             token = tl.cast(step, tl.int64)
             values = tl.load(x + token * x_stride + row, mask=in_row, other=0.0)
             length = softplus(tl.load(dt + token * dt_stride + head, mask=in_row, other=0.0) + shift)
-            length = tl.maximum(length, dt_min)
-            length = tl.where(dt_max > 0.0, tl.minimum(length, dt_max), length)
+            length = tl.where(length < dt_min, dt_min, length)  # what is not a number stays so
+            length = tl.where((dt_max > 0.0) & (length > dt_max), dt_max, length)
             writes = tl.load(b + token * b_stride + group * STATE_DIM + column, mask=in_column, other=0.0)
             reads = tl.load(c + token * c_stride + group * STATE_DIM + column, mask=in_column, other=0.0)
             state = tl.exp(length[:, None] * rate) * state + (length * values)[:, None] * writes[None, :]
