@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from typing import Any
 
 import xxhash
 
-from engine.base.errors import BusyError, CorruptFileError, FreetokenError, UnsupportedError
+from engine.base.errors import BusyError, CorruptFileError, FreetokenError, UnsupportedError, UsageError
 from engine.files.space import require_space
 from engine.files.untrusted import open_regular
 from engine.memory.blocks import BlockKind
@@ -124,11 +125,14 @@ _KINDS: Sequence[BlockKind] = ("page", "window", "state")
 class ContextWriter:
     """Writes a file under a temporary name; `finish` gives it its own. Left before that, nothing remains of it.
 
-    Raises BusyError where another process writes the same file, DoesNotFitError before the first byte where the disk
-    lacks room, FreetokenError for what the system says.
+    Raises UsageError for a folder, BusyError where another process writes the same file, DoesNotFitError before the
+    first byte where the disk lacks room, FreetokenError for what the system says.
     """
 
     def __init__(self, path: Path, header: ContextHeader) -> None:
+        with _told(path):
+            if path.is_dir():
+                raise UsageError(f"{path} is a folder.", "Name a file.")
         self._path = path
         self._partial = path.with_name(f".{path.name}.partial")
         self._unsynced = 0
@@ -180,8 +184,12 @@ class ContextWriter:
 
     def _open(self) -> int:
         """The temporary file, locked; one that a killed process left is written over."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not be waited for
         while True:
-            file = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            file = os.open(self._partial, flags, 0o600)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                raise FreetokenError(f"{self._partial} is in the way and is no regular file.", "Remove it.")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -217,10 +217,13 @@ def test_a_place_that_cannot_be_written_to(talker: Callable[[str], Talker], tmp_
     talking = talker("attention")
     talk, _, _ = said(talking, TALK)
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "talk", tmp_path / "none" / "talk", tmp_path):
+    os.mkfifo(tmp_path / ".pipe.partial")
+    folders = (tmp_path / "file" / "talk", tmp_path / "none" / "talk", tmp_path, Path("/"))
+    for path in (*folders, tmp_path / "pipe", tmp_path / ("x" * 250), tmp_path / ("x" * 5000)):
         error = save(talking, talk, path)["error"]
         assert str(path) in error["message"]
-    assert os.listdir(tmp_path) == ["file"]
+        assert "worker failed" not in error["message"]
+    assert sorted(os.listdir(tmp_path)) == [".pipe.partial", "file"]
     assert os.listdir(tmp_path.parent).count(f".{tmp_path.name}.partial") == 0, "its name was taken by a folder"
 
 
