@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ IDLE_CHECK_SECONDS = 1.0
 
 def main(arguments: Sequence[str], worker_command: Sequence[str] = WORKER_COMMAND) -> int:
     """Run a front; the exit code. The one argument is a JSON object, see docs/api.md."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that leave in the middle of an answer
     try:
         config = FrontConfig.from_json(arguments[0] if arguments else "")
         lock = take_lock(config.lock)
