@@ -20,6 +20,14 @@ Issue = Callable[[Extent], None]
 THREADS = 256  # of a block where threads do not know each other
 
 
+def cannot_run(op: Op, why: str) -> UnsupportedError:
+    """For an operation that has no kernel in this form."""
+    return UnsupportedError(
+        f"The device cannot run the operation {op.kind} of layer {op.layer}: {why}.",
+        "Run the model on the processor: --device cpu",
+    )
+
+
 @dataclass(frozen=True)
 class Context:
     """A program on its device. All launches but those of experts go to one stream."""
@@ -80,9 +88,7 @@ class OpReader:
     def require(self, condition: bool, why: str) -> None:
         """Raises UnsupportedError unless the condition holds."""
         if not condition:
-            raise UnsupportedError(
-                f"The device cannot run operation {self.index} ({self.op.kind}, layer {self.op.layer}): {why}."
-            )
+            raise cannot_run(self.op, why)
 
     def _attribute(self, name: str) -> Attr:
         self.require(name in self.op.attrs, f"the attribute {name} is missing")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from engine.base.errors import UnsupportedError
 from engine.device.driver import Stream
 from engine.files.codecs import align
 from engine.program.device.block_pools import BlockPools
 from engine.program.device.buffers import DeviceBuffers, Rows
+from engine.program.device.launching import cannot_run
 from engine.program.device.mixer_data import MixerLayout, word_address
 from engine.program.device.step_data import Extent
 from engine.program.device.triton_launch import TritonLauncher, block_of
@@ -216,4 +216,4 @@ def _activation(op: Op) -> str:
 
 def _require(op: Op, condition: bool, why: str) -> None:
     if not condition:
-        raise UnsupportedError(f"The device cannot run an operation ({op.kind}, layer {op.layer}): {why}.")
+        raise cannot_run(op, why)
