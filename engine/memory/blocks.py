@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +26,17 @@ class ContextRoom:
     def count(self, kind: BlockKind) -> int:
         """Blocks of one kind."""
         return {"page": self.pages, "window": self.windows, "state": self.states}[kind]
+
+    def with_bytes(self, block_bytes: Mapping[BlockKind, int]) -> ContextRoom:
+        """The blocks that take memory, which are all that an executor has.
+
+        Where every layer has a reach, pages hold nothing: they say which positions are known, and of whom.
+        """
+        return ContextRoom(
+            pages=self.pages if block_bytes["page"] else 0,
+            windows=self.windows if block_bytes["window"] else 0,
+            states=self.states if block_bytes["state"] else 0,
+        )
 
 
 NO_BLOCKS = ContextRoom()

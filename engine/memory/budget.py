@@ -42,7 +42,7 @@ class ContextNeeds:
 
     @property
     def traits(self) -> ContextTraits:
-        return ContextTraits(self.reach, stateful=self.state_bytes > 0)
+        return ContextTraits(self.reach, stateful=self.state_bytes > 0, paged=self.bytes_per_token > 0)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ from engine.memory.windows import first_seen
 class ContextTraits:
     """What a model's layers keep of a sequence besides whole pages.
 
-    `reach` is how far back window pages are read (0: there are none); `stateful` models have recurrent states.
+    `reach` is how far back window pages are read (0: there are none); `stateful` models have recurrent states. Models
+    that are not `paged` keep nothing in pages, since all their layers have a reach or a state.
     """
 
     reach: int = 0
     stateful: bool = False
+    paged: bool = True
 
 
 @dataclass(frozen=True)

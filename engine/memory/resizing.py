@@ -30,8 +30,9 @@ def shrink(memory: ContextMemory, room: ContextRoom, store: BlockStore) -> None:
     for pool in _pools(memory):
         capacity = min(pool.capacity, room.count(pool.kind))
         moves = pool.shrink_moves(capacity)
-        for source, target in moves.items():
-            store.copy_block(pool.kind, source, target)
+        if pool.kind != "page" or memory.traits.paged:
+            for source, target in moves.items():
+                store.copy_block(pool.kind, source, target)
         pool.shrink(capacity, moves)
         _rename(memory, pool.kind, moves)
 

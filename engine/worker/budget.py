@@ -118,8 +118,8 @@ def move(now: Budget, wanted: Budget, executor: Executor, cache: ResizableCache 
 def in_force(budget: Budget, executor: Executor, cache: ResizableCache | None) -> Budget:
     """The budget as the executor has it, where `budget` should be."""
     context, room = budget.context, executor.room
-    if room != context.room:
-        tokens = room.pages * PAGE_TOKENS
+    if room != context.room.with_bytes(executor.block_bytes):
+        tokens = room.pages * PAGE_TOKENS if executor.block_bytes["page"] else context.kv_tokens
         context = replace(context, kv_tokens=tokens, context=min(context.context, tokens), states=room.states)
     return replace(budget, context=context, slots=budget.slots if cache is None else cache.slots)
 

@@ -80,8 +80,12 @@ class ContextHeader:
     @property
     def blocks(self) -> list[tuple[int, BlockKind]]:
         """Page and kind of every block, as they follow each other."""
-        stateful = self.block_bytes["state"] > 0
-        return [(index, kind) for index, page in enumerate(self.pages) for kind in page.kinds(stateful)]
+        return [(index, kind) for index in range(len(self.pages)) for kind in self.kinds(index)]
+
+    def kinds(self, page: int) -> list[BlockKind]:
+        """The blocks of one page, in order. Kinds without bytes are not in the file."""
+        kinds = self.pages[page].kinds(self.block_bytes["state"] > 0)
+        return [kind for kind in kinds if self.block_bytes[kind]]
 
     @property
     def payload(self) -> int:

@@ -50,7 +50,7 @@ class Engine:
         """`policy` None: the model's own."""
         assert model.executor.page_tokens == PAGE_TOKENS
         context = model.budget.context
-        assert model.executor.room == context.room
+        assert model.executor.room == context.room.with_bytes(model.executor.block_bytes)
         self._model = model
         self._executor = model.executor
         self._planner = model.planner

@@ -122,11 +122,12 @@ class Sessions:
         restored = RestoredPrefix(self._memory, header.tokens, header.pages)
         try:
             until = self._clock() + SLICE_SECONDS
-            for page in header.pages:
-                blocks = {kind: reader.next(kind) for kind in page.kinds(header.block_bytes["state"] > 0)}
+            for page in range(len(header.pages)):
+                blocks = {kind: reader.next(kind) for kind in header.kinds(page)}
 
                 def write(kind: BlockKind, block: int, blocks: dict[BlockKind, bytes] = blocks) -> None:
-                    self._executor.write_block(kind, block, np.frombuffer(blocks[kind], np.uint8))
+                    if kind in blocks:
+                        self._executor.write_block(kind, block, np.frombuffer(blocks[kind], np.uint8))
 
                 if not restored.add(write):
                     break

@@ -39,7 +39,7 @@ class BlockPools:
 
     def resize(self, room: ContextRoom) -> None:
         """Blocks below both counts keep their contents. NoRoomError, and nothing is changed, where there is no room."""
-        wanted = used_room(room, self.block_bytes)
+        wanted = room.with_bytes(self.block_bytes)
         before = {kind: held.mapped for kind, held in self._ranges.items()}
         sizes = {kind: wanted.count(kind) * self.block_bytes[kind] for kind in BLOCK_KINDS}
         # What grows goes first: where it fails, nothing has been given up yet.
@@ -81,15 +81,6 @@ class BlockPools:
         if not 0 <= number < count:
             raise IndexError(f"{kind} {number} of {count}")
         return self.address(kind) + number * self.block_bytes[kind]
-
-
-def used_room(room: ContextRoom, block_bytes: Mapping[BlockKind, int]) -> ContextRoom:
-    """`room` without the kinds that have no bytes."""
-    return ContextRoom(
-        pages=room.pages if block_bytes["page"] else 0,
-        windows=room.windows if block_bytes["window"] else 0,
-        states=room.states if block_bytes["state"] else 0,
-    )
 
 
 def room_bytes(room: ContextRoom, block_bytes: Mapping[BlockKind, int]) -> int:

@@ -13,7 +13,7 @@ from engine import _native
 from engine.device.driver import Driver, Stream
 from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import BlockKind, ContextRoom
-from engine.program.device.block_pools import room_bytes, used_room
+from engine.program.device.block_pools import room_bytes
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.mixers import MIXERS
 from engine.program.device.step_data import Extent
@@ -79,7 +79,7 @@ class NativeMixers:
         return block_bytes(self._native)
 
     def resize_context(self, room: ContextRoom) -> None:
-        before, size = self._taken.mapped, room_bytes(used_room(room, self.block_bytes), self.block_bytes)
+        before, size = self._taken.mapped, room_bytes(room.with_bytes(self.block_bytes), self.block_bytes)
         if size > self._taken.size:
             raise no_room(room)
         self._taken.map(size)
