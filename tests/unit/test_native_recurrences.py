@@ -187,6 +187,7 @@ REFUSED = {
     "keys too wide": (delta(1, 1, 1025, 16, False), "1024 key channels"),
     "groups that do not divide": (changed(SPACE, attrs={**SPACE.attrs, "groups": 4}), "do not divide"),
     "rates of another length": (changed(SPACE, weights=(vector(5), *SPACE.weights[1:])), "a_log"),
+    "rates a value in wide heads": (state_space(6, 10, 2, 32, True, 0.0, 0.0), "a head is one channel"),
     "a kernel of one": (convolution(20, 1, "none", False, False), "kernel"),
     "an unknown activation": (changed(CONV, attrs={**CONV.attrs, "activation": "tanh"}), "tanh"),
     "outputs over inputs": (changed(delta(4, 4, 16, 16, False), in_place=True), "lies there too"),
