@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ from engine.device.sim import SimDriver
 from engine.worker.device_loading import load_with
 from engine.worker.engine import Engine
 from engine.worker.loading import load_model
-from engine.worker.protocol import Resize, Resized, WorkerConfig
+from engine.worker.protocol import (
+    ContextLoaded,
+    ContextSaved,
+    LoadContext,
+    Message,
+    Resize,
+    Resized,
+    SaveContext,
+    WorkerConfig,
+)
 from tests.unit.test_scheduler_engine import Front
 
 from .conftest import Models
@@ -20,7 +30,8 @@ from .test_sim import RECURRENT
 
 MEMORY = 256 << 20
 KV = KvBudget(tokens=512)
-NAMES = (*RECURRENT, "gpt_oss-odd")  # the last has window pages and no states
+ALL_WINDOWS = ("mistral-window", "mixtral-odd-window")  # whose pages hold nothing
+NAMES = (*RECURRENT, "gpt_oss-odd", *ALL_WINDOWS)  # the last three have window pages and no states
 
 
 def config(model: Prepared, device: str, **settings: Any) -> WorkerConfig:
@@ -46,8 +57,40 @@ def test_a_device_says_what_the_cpu_says_while_sizes_change(models: Models, name
     device.run()
     assert device.tokens == cpu.tokens
     room, sizes = loaded.executor.room, loaded.executor.block_bytes
-    assert room.pages == 64
+    assert room.pages == (0 if name in ALL_WINDOWS else 64)
     assert (room.windows > 0, room.states > 0) == (sizes["window"] > 0, sizes["state"] > 0)
+
+
+@pytest.mark.parametrize("name", ALL_WINDOWS)
+def test_a_context_without_pages_is_saved_and_restored(models: Models, tmp_path: Path, name: str) -> None:
+    model = models(name)
+    talk = [token % model.spec.vocab_size for token in range(3, 103)]
+
+    def worker() -> Front:
+        return Front(Engine(load_model(config(model, "cpu"))))
+
+    first = worker()
+    first.generate(1, talk, 8)
+    first.run()
+    first.engine.handle(SaveContext(2, str(tmp_path / "talk"), tuple(talk)))
+    saved = _said(first)
+    assert isinstance(saved, ContextSaved)
+    assert saved.saved == 96
+    second = worker()
+    second.engine.handle(LoadContext(3, str(tmp_path / "talk")))
+    assert _said(second) == ContextLoaded(3, 96, 96)
+    second.generate(1, talk, 8)
+    second.run()
+    assert second.tokens == first.tokens
+    assert second.done[1].cached_tokens == 96
+
+
+def _said(front: Front) -> Message:
+    """The answer of the save or restore that is under way."""
+    while not (answers := front.engine.chore()):
+        pass
+    (answer,) = answers
+    return answer
 
 
 def test_a_plan_counts_every_kind_of_block(models: Models) -> None:
