@@ -24,6 +24,10 @@ WINDOW_REQUESTS = 4
 WINDOW_STEP = 512
 PAGES_A_WINDOW = 4
 
+# Where pages take no memory, since all layers have a reach or a state, so many tokens are known at most: a page is
+# still something to find and to count.
+MOST_WITHOUT_BYTES = 1 << 20
+
 # Recurrent states: two for a live request, the others are checkpoints.
 STATES = 48
 LEAST_STATES = 4
@@ -182,7 +186,8 @@ def check_context(context: int, kv_tokens: int, bytes_per_token: int) -> None:
 
 
 def whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
-    """Tokens of a budget: token counts are rounded up to whole pages, bytes down.
+    """Tokens of a budget: token counts are rounded up to whole pages, bytes down. Where a token takes no bytes it is at
+    most `MOST_WITHOUT_BYTES`.
 
     UsageError for a share: on the CPU nothing else has a part of this memory.
     """
@@ -191,6 +196,8 @@ def whole_pages(kv: KvBudget, bytes_per_token: int) -> int:
             f"--kv {kv} is a share of what context memory and cached experts have together; nothing is cached here.",
             "Give tokens or bytes: --kv 32k",
         )
+    if not bytes_per_token:
+        return min(pages_for(kv.tokens or kv.bytes) * PAGE_TOKENS, MOST_WITHOUT_BYTES)
     if kv.tokens:
         return pages_for(kv.tokens) * PAGE_TOKENS
     tokens = tokens_within(kv.bytes, bytes_per_token)

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.units import GIB, MIB, KvBudget
-from engine.memory.budget import DEFAULT_CONTEXT, ContextNeeds, plan_context, plan_resize, windows_for
+from engine.memory.budget import (
+    DEFAULT_CONTEXT,
+    MOST_WITHOUT_BYTES,
+    ContextNeeds,
+    plan_context,
+    plan_resize,
+    windows_for,
+)
 from engine.memory.pages import PAGE_TOKENS
 from engine.memory.windows import window_pages
 
@@ -24,6 +31,18 @@ def test_default_is_the_models_context_up_to_a_share_of_free_memory() -> None:
 def test_odd_model_context_is_kept_exactly() -> None:
     plan = plan_context(ContextNeeds(10), model_context=1000, available=GIB)
     assert (plan.context, plan.kv_tokens) == (1000, 1008)
+
+
+@pytest.mark.parametrize("kv", [KvBudget(tokens=10**13), KvBudget(bytes=GIB)])
+def test_tokens_that_take_no_bytes_are_not_without_end(kv: KvBudget) -> None:
+    recurrent = plan_context(ContextNeeds(0, state_bytes=1000), model_context=4096, available=GIB)
+    assert recurrent.kv_tokens == 4096
+    large = plan_context(ContextNeeds(0, state_bytes=1000), model_context=4096, available=GIB, kv=kv)
+    assert (large.kv_tokens, large.context) == (MOST_WITHOUT_BYTES, 4096)
+    resized = plan_resize(recurrent, kv, context_limit=4096, context_border=None, available=GIB)
+    assert resized.kv_tokens == MOST_WITHOUT_BYTES
+    few = plan_context(ContextNeeds(0, state_bytes=1000), model_context=4096, available=GIB, kv=KvBudget(tokens=100))
+    assert few.kv_tokens == 112
 
 
 def test_explicit_numbers() -> None:
