@@ -32,6 +32,7 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("place_pairs", "place.cu", "pippiip"),
     KernelSource("stage", "stage.cu", "pipppiippp"),
     KernelSource("merge", "merge.cu", "ppipppiipi"),
+    KernelSource("stamp", "stamp.cu", "p"),
     # products
     KernelSource("pack_q16", "pack.cu", "pippiipi"),
     KernelSource("gather_f32", "pack.cu", "pippiipi"),

@@ -1,13 +1,14 @@
 """The routed experts of a layer on a device and the CPU at once: the launches of one MoE layer, in their order.
 
     main   pack x, plan        stage, request              hits     (join side)   (wait for the CPU)   merge
-    link              (plan)                     fill
-    side                                                (fill)       fills
+    link              (plan)                     fill          stamp
+    side              (plan)             stamp          (fill)       fills
     CPU                                          its pairs, from the mailbox
 
 The CPU begins first: it is asked before the first byte is filled. With host functions in place of memory operations a
 stream `cpu` calls one where the CPU computes, and main joins it instead of waiting for a word. A layer whose bank has
-no slots has neither fill nor products.
+no slots has neither fill nor products. Stamps tell how long fills took (`branch_stamps.py`): nothing waits for them
+but the merge, which the products of the fills hold up for longer.
 
 A layer of a long prompt has another form, in which the CPU has no part: `prefill_stream.py` brings all its records.
 """
@@ -19,9 +20,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.base.errors import UnsupportedError
 from engine.device.driver import Driver, Event, Grid, Stream
 from engine.experts.bank_on_device import BankOnDevice
+from engine.experts.branch_stamps import FillStamps
 from engine.experts.cpu_worker import CpuWorker
 from engine.experts.prefill import PrefillPolicy
 from engine.experts.prefill_stream import LayerLaunch, PrefillStream
@@ -103,6 +108,17 @@ class LayerExperts(Protocol):
 
 
 @dataclass(frozen=True)
+class BranchSeconds:
+    """How long fills took, f64 [MoE layers], and the CPU's computing, all layers together.
+
+    A layer that had nothing to fill has the seconds of a launch.
+    """
+
+    fills: NDArray[np.float64]
+    host: float
+
+
+@dataclass(frozen=True)
 class _Layer:
     """A MoE layer: its bank, its place among the bank's layers, and what stands between its experts' matrices."""
 
@@ -174,6 +190,9 @@ class HybridExperts:
                 patience=patience,
             )
             made.callback(self.worker.close)
+            self._stamps = FillStamps(driver, len(activations))
+            made.callback(self._stamps.close)
+            self._computed = 0.0
             strides = (self.worker.row_stride, self._room.outputs.stride if self._room is not None else None)
             assert None in strides or len(set(strides)) == 1, f"merge reads rows of one stride, and not of {strides}"
             self._made = made.pop_all()
@@ -209,13 +228,16 @@ class HybridExperts:
             self._driver.wait_event(link, planned)
             cache.launch_fill(link, at.place, at.bank.shards, at.bank.records_per_shard)
             filled = self._driver.record(link)
+            self._stamps.filled(link, layer)
             products.group(self._main, HITS, pairs)
             products.compute(self._main, HITS, x, pairs, at.activation)
             self._driver.wait_event(self._side, planned)
+            self._stamps.planned(self._side, layer)
             products.group(self._side, FILLS, pairs)
             self._driver.wait_event(self._side, filled)
             products.compute(self._side, FILLS, x, pairs, at.activation)
             self._driver.wait_event(self._main, self._driver.record(self._side))
+            self._driver.wait_event(self._main, self._driver.record(link))
         if answered is not None:
             self._driver.wait_event(self._main, answered)
         else:
@@ -286,6 +308,12 @@ class HybridExperts:
     def forget(self) -> None:
         self._is_streaming = False
         self.stream.forget()
+
+    def take_seconds(self) -> BranchSeconds:
+        """Of both branches since the last call; between two steps."""
+        computed = self.worker.counters()["seconds"]
+        host, self._computed = computed - self._computed, computed
+        return BranchSeconds(self._stamps.take(), host)
 
     @property
     def is_streaming(self) -> bool:

@@ -24,7 +24,7 @@ from engine.worker.device_placing import Placing, Wishes
 from engine.worker.device_planner import DevicePlanner, budget_of
 from engine.worker.device_policy import device_policy
 from engine.worker.device_watch import DeviceWatch
-from engine.worker.experts import BranchClock, ByteCount, CachedExperts, VirtualClock
+from engine.worker.experts import BranchClock, CachedExperts, StampClock, VirtualClock
 from engine.worker.identity import identity_of
 from engine.worker.loaded import LoadedModel
 from engine.worker.loading import context_border, free_memory, model_bytes, sim_memory
@@ -81,7 +81,10 @@ def load_with(
         device_total=driver.memory()[0],
         free=lambda: driver.memory()[1],
     )
-    clock = VirtualClock(machine_named(SIM_MACHINE), record_bytes) if driver.name == "sim" else ByteCount(record_bytes)
+    is_virtual = driver.name == "sim"
+    clock: BranchClock = (
+        VirtualClock(machine_named(SIM_MACHINE), record_bytes) if is_virtual else StampClock(executor, record_bytes)
+    )
     return LoadedModel(
         executor=executor,
         vocab_size=spec.vocab_size,

@@ -20,6 +20,7 @@ from engine.program.executor import Executor, Ints
 from engine.worker.protocol import COUNTED_EXPERTS, ExpertWork
 
 if TYPE_CHECKING:  # a worker on the cpu starts without any of the device's
+    from engine.experts.hybrid import BranchSeconds
     from engine.program.device.experts import ExpertRoom
 
 DISTINCT, HITS, MISSES, FILLS, CPU = range(5)
@@ -115,19 +116,33 @@ class VirtualClock:
         return self._known[key]
 
 
-class ByteCount:
-    """Of a device that does not tell how long its branches took: bytes without seconds."""
+class TimedBranches(Protocol):
+    """An executor that knows how long its branches took."""
+
+    def take_seconds(self) -> BranchSeconds:
+        """Since the last call."""
+        ...
+
+
+class StampClock:
+    """The device's own timer, which stamps fills, and the worker's clock around what it computes."""
 
     name = ""
 
-    def __init__(self, record_bytes: Sequence[int]) -> None:
+    def __init__(self, executor: TimedBranches, record_bytes: Sequence[int]) -> None:
+        self._executor = executor
         self._record_bytes = np.asarray(record_bytes, np.int64)
 
     def times(self, counts: Ints) -> BranchTimes:
-        """No seconds: a division of misses that starts from a profile stays as it is."""
-        fills = counts[:, FILLS] @ self._record_bytes
-        computed = counts[:, CPU] @ self._record_bytes
-        return BranchTimes(link_bytes=int(fills), host_bytes=int(computed))
+        """Layers follow each other, so their seconds add up; those of layers that filled nothing are left out."""
+        taken = self._executor.take_seconds()
+        fills, computed = counts[:, FILLS], counts[:, CPU]
+        return BranchTimes(
+            link_bytes=int(fills @ self._record_bytes),
+            link_seconds=float(taken.fills[fills > 0].sum()),
+            host_bytes=int(computed @ self._record_bytes),
+            host_seconds=taken.host if computed.any() else 0.0,
+        )
 
 
 class CachedExperts:

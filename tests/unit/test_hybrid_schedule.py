@@ -49,8 +49,8 @@ PRODUCTS = ["expert_q4_0", "expert_q4_0", "expert_glu", "pack_q16", "expert_q8_0
 def test_a_layer_is_issued_to_three_streams() -> None:
     assert issued(captured(APART, 4)) == {
         "main": ["pack_q16", "plan", "stage", "write", *PRODUCTS, "wait", "merge"],
-        "link": ["fill"],
-        "side": PRODUCTS,
+        "link": ["fill", "stamp"],
+        "side": ["stamp", *PRODUCTS],
     }
 
 
@@ -58,8 +58,8 @@ def test_rows_of_f32_are_read_as_they_are() -> None:
     products = ["expert_bf16", "expert_glu", "expert_bf16"]
     assert issued(captured(PLAIN, 4)) == {
         "main": ["plan", "stage", "write", *products, "wait", "merge"],
-        "link": ["fill"],
-        "side": products,
+        "link": ["fill", "stamp"],
+        "side": ["stamp", *products],
     }
 
 
@@ -67,8 +67,8 @@ def test_with_host_functions_the_cpu_has_a_stream_and_no_words_are_written() -> 
     assert issued(captured(PLAIN, 4, "host")) == {
         "main": ["plan", "stage", "expert_bf16", "expert_glu", "expert_bf16", "merge"],
         "cpu": ["host"],
-        "link": ["fill"],
-        "side": ["expert_bf16", "expert_glu", "expert_bf16"],
+        "link": ["fill", "stamp"],
+        "side": ["stamp", "expert_bf16", "expert_glu", "expert_bf16"],
     }
 
 
@@ -85,7 +85,7 @@ def test_many_pairs_are_grouped_before_they_are_multiplied() -> None:
         rig.close()
     products = ["group_pairs", "expert_many_bf16", "expert_glu", "expert_many_bf16"]
     assert streams["main"] == ["plan", "stage", "write", *products, "wait", "merge"]
-    assert streams["side"] == products
+    assert streams["side"] == ["stamp", *products]
 
 
 @pytest.mark.parametrize("signals", ["memory", "host"])
@@ -107,6 +107,15 @@ def test_the_cpu_is_asked_first_and_nobody_waits_for_more_than_it_reads(signals:
         wait = the(nodes, "wait")
         assert (wait.value, ask.value) == (1, 1)
         assert wait.address != ask.address
+
+
+def test_stamps_lie_around_fills_and_no_product_waits_for_the_last() -> None:
+    nodes = captured(APART, 4)
+    began, ended = sorted((node for node in nodes if node.name == "stamp"), key=lambda node: node.label == "link")
+    assert past(nodes, began) == {"pack_q16@main", "plan@main"}, "the first stands for the plan"
+    assert past(nodes, ended) == {"pack_q16@main", "plan@main", "fill@link"}
+    waiting = {str(node).split(":", 1)[1] for node in nodes if ended.index in before(nodes, node.dependencies)}
+    assert waiting == {"wait@main", "merge@main"}
 
 
 def test_a_step_neither_allocates_nor_waits() -> None:

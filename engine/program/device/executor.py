@@ -11,7 +11,7 @@ import numpy as np
 from engine.device.driver import Driver
 from engine.experts.bank import HostBank
 from engine.experts.cache import ExpertCache
-from engine.experts.hybrid import PREFILL, Signals
+from engine.experts.hybrid import PREFILL, BranchSeconds, Signals
 from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
@@ -219,6 +219,10 @@ class DeviceExecutor:
     def layer_counts(self) -> Ints:
         """int32 [MoE layers, 5] of the last step: distinct experts, hits, misses, fills, left to the CPU."""
         return self._experts.layer_counts()
+
+    def take_seconds(self) -> BranchSeconds:
+        """How long fills of each MoE layer took since the last call, and the CPU's share of experts."""
+        return self._experts.take_seconds()
 
     @property
     def is_streaming(self) -> bool:

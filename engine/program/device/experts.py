@@ -16,7 +16,7 @@ from engine.experts.arena import SlotArena
 from engine.experts.bank import HostBank
 from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.cache import COUNTS, ExpertCache
-from engine.experts.hybrid import PREFILL, HybridExperts, Signals
+from engine.experts.hybrid import PREFILL, BranchSeconds, HybridExperts, Signals
 from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from engine.files.ftw.opening import Bank
@@ -208,6 +208,13 @@ class DeviceExperts:
             for layer, counts in zip(bank.layers, cache.layer_counts(), strict=True)
         }
         return np.array([of_layer[layer] for layer in self._layers], np.int32).reshape(-1, len(COUNTS))
+
+    def take_seconds(self) -> BranchSeconds:
+        """Of both branches since the last call; layers in the order of the program."""
+        if self.hybrid is None:
+            return BranchSeconds(np.zeros(0), 0.0)
+        taken = self.hybrid.take_seconds()
+        return BranchSeconds(taken.fills[list(self._layers)], taken.host)
 
     def counters(self) -> Mapping[str, float]:
         """Totals since the start, in distinct experts of a layer and step."""

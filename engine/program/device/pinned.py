@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from engine import _native
+from engine.experts.branch_stamps import stamp_bytes
 from engine.program.device.mixer_data import MixerLayout
 from engine.program.device.runner import CHUNK_ROWS, most_tokens
 from engine.program.device.step_data import step_layout
 from engine.program.ir import Program
 
-_PARTS, _ALIGNMENT = 3, 4096  # each begins on a page of its own
+_PARTS, _ALIGNMENT = 4, 4096  # each begins on a page of its own
 
 
 def pinned_bytes(program: Program, max_tokens: int) -> int:
-    """Bytes for a step's data, logits, and the mailbox of the CPU's share.
+    """Bytes for a step's data, logits, the mailbox of the CPU's share, and the stamps of fills.
 
     Whoever pins experts leaves so much, or the executor finds nothing left where there is a limit.
     """
@@ -24,5 +25,5 @@ def pinned_bytes(program: Program, max_tokens: int) -> int:
     size = step_layout(tokens, pairs, CHUNK_ROWS, (len(ops), top_k), mixers).size + 4 * CHUNK_ROWS * program.vocab_size
     if ops:
         hidden = program.buffers[ops[0].reads[0]].width
-        size += _native.mailbox_layout(tokens, top_k, hidden)["bytes"]
+        size += _native.mailbox_layout(tokens, top_k, hidden)["bytes"] + stamp_bytes(len(ops))
     return size + _PARTS * _ALIGNMENT
