@@ -16,14 +16,14 @@ A layer of a long prompt has another form, in which the CPU has no part: `prefil
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import FreetokenError, UnsupportedError
 from engine.device.driver import Driver, Event, Grid, Stream
 from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.branch_stamps import FillStamps
@@ -308,6 +308,8 @@ class HybridExperts:
     def forget(self) -> None:
         self._is_streaming = False
         self.stream.forget()
+        with suppress(FreetokenError):  # what failed once may fail again; no plan may still write tables after this
+            self._driver.synchronise(self._main)
 
     def take_seconds(self) -> BranchSeconds:
         """Of both branches since the last call; between two steps."""

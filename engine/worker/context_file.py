@@ -29,7 +29,7 @@ from engine.memory.pages import PAGE_TOKENS
 from engine.memory.saved import SavedPage
 from engine.program.executor import Bytes
 
-MAGIC, VERSION = b"FTCONTXT", 1
+MAGIC, VERSION = b"FTCONTXT", 2
 _FIXED = struct.Struct("<8sII")
 _HASH = struct.Struct("<Q")
 _LARGEST_HEADER = 256 << 20

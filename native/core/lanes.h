@@ -86,27 +86,14 @@ inline float sum(Lanes a) {
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
-// The sums of sixteen runs at once, lane p that of a[p]: the tree of `sum`, with the runs side by side.
-inline Lanes sums(const Lanes (&a)[kLanes]) {
-    __m512 eights[8];  // run i in the lower half, run i + 8 in the upper
-    for (int i = 0; i < 8; ++i) {
-        eights[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i].v, a[i + 8].v, 0x44),
-                                  _mm512_shuffle_f32x4(a[i].v, a[i + 8].v, 0xEE));
-    }
-    __m512 fours[4];  // runs i, i + 8, i + 4, i + 12
-    for (int i = 0; i < 4; ++i) {
-        fours[i] = _mm512_add_ps(_mm512_shuffle_f32x4(eights[i], eights[i + 4], 0x88),
-                                 _mm512_shuffle_f32x4(eights[i], eights[i + 4], 0xDD));
-    }
-    __m512 twos[2];  // in each quarter two runs, i and i + 2 of the four above
-    for (int i = 0; i < 2; ++i) {
-        twos[i] = _mm512_add_ps(_mm512_shuffle_ps(fours[i], fours[i + 2], 0x44),
-                                _mm512_shuffle_ps(fours[i], fours[i + 2], 0xEE));
-    }
-    const __m512 ones =
-        _mm512_add_ps(_mm512_shuffle_ps(twos[0], twos[1], 0x88), _mm512_shuffle_ps(twos[0], twos[1], 0xDD));
-    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
-    return {_mm512_permutexvar_ps(order, ones)};
+// a[0], b[0], a[1], b[1], ... of the first eight lanes, and of the last eight.
+inline Lanes interleave_first(Lanes a, Lanes b) {
+    const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    return {_mm512_permutex2var_ps(a.v, order, b.v)};
+}
+inline Lanes interleave_last(Lanes a, Lanes b) {
+    const __m512i order = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    return {_mm512_permutex2var_ps(a.v, order, b.v)};
 }
 
 #elif defined(__AVX2__)
@@ -175,6 +162,17 @@ inline float sum(Lanes a) {
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
+inline Lanes interleave(__m256 a, __m256 b) {
+    const __m256 low = _mm256_unpacklo_ps(a, b);
+    const __m256 high = _mm256_unpackhi_ps(a, b);
+    return {_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+}
+inline Lanes interleave_first(Lanes a, Lanes b) {
+    return interleave(a.lo, b.lo);
+}
+inline Lanes interleave_last(Lanes a, Lanes b) {
+    return interleave(a.hi, b.hi);
+}
 
 #else
 
@@ -239,6 +237,12 @@ inline void store_half(uint16_t* p, Lanes a) {
 inline float sum(Lanes a) {
     return sum_lanes(a.v);
 }
+inline Lanes interleave_first(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return (l % 2 == 0 ? a : b).v[l / 2]; });
+}
+inline Lanes interleave_last(Lanes a, Lanes b) {
+    return each_lane([&](int l) { return (l % 2 == 0 ? a : b).v[kLanes / 2 + l / 2]; });
+}
 
 #endif
 
@@ -248,6 +252,23 @@ inline Lanes operator-(Lanes a) {
 
 inline Lanes canonical(Lanes a) {
     return where_number(a, a, broadcast(float_of(kCanonicalNan)));
+}
+
+// Lane j of rows[i] becomes lane i of rows[j]: four perfect shuffles of all rows.
+inline void transpose(Lanes (&rows)[kLanes]) {
+    Lanes other[kLanes];
+    for (int round = 0; round < 2; ++round) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kLanes / 2; ++i) {
+            other[2 * i] = interleave_first(rows[i], rows[i + kLanes / 2]);
+            other[2 * i + 1] = interleave_last(rows[i], rows[i + kLanes / 2]);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < kLanes / 2; ++i) {
+            rows[2 * i] = interleave_first(other[i], other[i + kLanes / 2]);
+            rows[2 * i + 1] = interleave_last(other[i], other[i + kLanes / 2]);
+        }
+    }
 }
 
 // The first n lanes from memory, zero in the others; n < 16.

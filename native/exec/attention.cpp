@@ -100,14 +100,23 @@ private:
         const int page = pages_of(sequence)[position / cache_.page_tokens()];
         const auto slot = static_cast<size_t>(position % cache_.page_tokens());
         for (int head = 0; head < shape_.kv_heads; ++head) {
-            const size_t k_row = static_cast<size_t>(layer.k_stride) * cache_.value_bytes();
-            machine_.operations->store_cached(k_.row(token) + head * layer.k_dim, layer.k_dim, layer.k_stride,
-                                              cache_.half(), layer.keys(head, page) + slot * k_row);
+            store_keys(layer, k_.row(token) + head * layer.k_dim, layer.keys(head, page), slot);
             if (v_ == nullptr) continue;
             const size_t v_row = static_cast<size_t>(layer.v_stride) * cache_.value_bytes();
             machine_.operations->store_cached(v_->row(token) + head * layer.v_dim, layer.v_dim, layer.v_stride,
                                               cache_.half(), layer.values(head, page) + slot * v_row);
         }
+    }
+
+    void store_keys(const KvCache::Layer& layer, const float* key, uint8_t* page, size_t slot) const {
+        const size_t row = static_cast<size_t>(layer.k_stride) * cache_.value_bytes();
+        if (layer.latent()) {
+            machine_.operations->store_cached(key, layer.k_dim, layer.k_stride, cache_.half(), page + slot * row);
+            return;
+        }
+        const size_t sixteen = slot / 16 * 16 * row;
+        machine_.operations->store_key(key, layer.k_dim, layer.k_stride, cache_.half(),
+                                       page + sixteen + slot % 16 * cache_.value_bytes());
     }
 
     // Cuts the batch into spans; where there are too few for the threads, each block of each span is a task.
@@ -267,6 +276,7 @@ std::unique_ptr<Operation> make_attention(const OpReader& op) {
     kernel.page_tokens = cache.page_tokens();
     kernel.page_bytes = layer.page_bytes;
     kernel.half = cache.half();
+    kernel.latent = layer.latent();
     return std::make_unique<Attention>(op.builder.machine(), cache, shape, q, k, v, o,
                                        op.builder.storage().workspace.attention_parts);
 }

@@ -1,5 +1,7 @@
 // Keys and values of every attention layer, in pages of `page_tokens` positions. A layer's page holds the keys of each
-// kv head and then the values of each, so that one head's positions in a page are read as one stream.
+// kv head and then the values of each, so that one head's positions in a page are read as one stream. Values lie by
+// positions. Keys lie sixteen positions side by side, [k_stride][16] for each sixteen, so that their scores are found
+// side by side; keys whose first columns are the values lie by positions, too.
 //
 // Layers are of two groups, whose pages are numbered by themselves: those that keep everything, and those that reach
 // back only so far and give up pages behind.
@@ -24,12 +26,15 @@ public:
         int kv_heads = 0;
         int k_dim = 0;
         int v_dim = 0;
-        int k_stride = 0;    // values between positions: k_dim rounded up to 16
+        int k_stride = 0;    // values of a position: k_dim rounded up to 16
         int v_stride = 0;    // of the cached values; 0 where they are columns of the keys
         size_t k_bytes = 0;  // of one head's keys in a page
         size_t v_bytes = 0;  // of one head's values in a page
         size_t page_bytes = 0;
         Mapping memory;
+
+        // Values are columns of the keys.
+        bool latent() const { return v_dim == 0; }
 
         // Start of a head's keys (values) in a page.
         uint8_t* keys(int head, int page) const {

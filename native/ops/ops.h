@@ -32,8 +32,9 @@ struct Sight {
 struct AttentionShape {
     int k_dim = 0;
     int v_dim = 0;
-    int k_stride = 0;  // values between cached positions, a multiple of 16; the padding is zero
+    int k_stride = 0;  // values of a cached position, a multiple of 16; the padding is zero
     int v_stride = 0;
+    bool latent = false;    // values are the first of the keys, which then lie by positions and not by dimensions
     int page_tokens = 0;    // a multiple of 16
     size_t page_bytes = 0;  // between pages
     bool half = false;      // cached values are binary16 instead of binary32
@@ -110,6 +111,9 @@ struct Operations {
 
     // Writes n values as cached values and zeroes up to `stride`; NaN in its one form.
     void (*store_cached)(const float* x, int n, int stride, bool half, uint8_t* out);
+
+    // The same values sixteen apart: one position of sixteen whose keys lie side by side.
+    void (*store_key)(const float* x, int n, int stride, bool half, uint8_t* out);
 
     // Values of `scratch` (64-byte aligned) that attend_block needs for a shape.
     size_t (*attention_scratch)(const AttentionShape& shape);

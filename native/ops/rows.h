@@ -97,5 +97,15 @@ void store_cached(const float* x, int n, int stride, bool half, uint8_t* out) {
     }
 }
 
+void store_key(const float* x, int n, int stride, bool half, uint8_t* out) {
+    const size_t size = half ? 2 : 4;
+    alignas(64) uint8_t run[kLanes * sizeof(float)];
+    for (int i = 0; i < stride; i += kLanes) {
+        store_cached(x + i, n - i, kLanes, half, run);
+        for (int l = 0; l < kLanes; ++l, out += kLanes * size)
+            std::memcpy(out, run + static_cast<size_t>(l) * size, size);
+    }
+}
+
 }  // namespace
 }  // namespace freetoken

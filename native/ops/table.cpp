@@ -24,6 +24,7 @@ const Operations FREETOKEN_OPERATIONS = {
     weigh,
     merge,
     store_cached,
+    store_key,
     attention_scratch,
     attend_block,
     merge_attention,

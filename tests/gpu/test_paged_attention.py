@@ -56,7 +56,7 @@ PLACES = ("pages", "first_pages", "positions", "live")
 KERNELS = {
     "append_rows": (
         ("rows", "cache", *PLACES, "row_stride", "page_values", "base", "head_values"),
-        {"DIM": 128, "PADDED": 128, "BLOCK": 128},
+        {"DIM": 128, "PADDED": 128, "BLOCK": 128, "PLACE": 1, "COLUMN": 16},
     ),
     "attend_parts": (
         (
@@ -64,8 +64,8 @@ KERNELS = {
             "value_base", "value_values", "scale", "softcap", "window", "chunk",
         ),
         {
-            "HEADS": 8, "KV_HEADS": 4, "K_DIM": 128, "K_PADDED": 128, "V_DIM": 128, "V_PADDED": 128, "V_BLOCK": 128,
-            "PARTS": 8, "CAPPED": 0, "TILE": 32, "CHUNK": 64, "GROUP": 16,
+            "HEADS": 8, "KV_HEADS": 4, "K_DIM": 128, "K_PLACE": 1, "K_COLUMN": 16, "V_DIM": 128,
+            "V_PADDED": 128, "V_BLOCK": 128, "PARTS": 8, "CAPPED": 0, "TILE": 32, "CHUNK": 64, "GROUP": 16,
         },
     ),
     "merge_parts": (

@@ -255,6 +255,6 @@ def test_a_worker_killed_while_it_saves_leaves_the_old_file_or_the_new_one(
         saving.start()
         saving.join()
         killer.join()
-        assert eventually(lambda: not talking.front.control("ps")["models"])
+        assert eventually(lambda: not talking.front.control("ps")["models"], 30)
         assert restore(talking, path)["tokens"] > 0
         talk, _, _ = said(talking, talk[:2])

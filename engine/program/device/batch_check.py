@@ -26,7 +26,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class ContextNeeds:
+class BatchNeeds:
     """What kinds of blocks a program reads; `sights` are of the operations that read window pages."""
 
     paged: bool
@@ -34,12 +34,12 @@ class ContextNeeds:
     recurrent: bool
 
     @staticmethod
-    def of(program: Program) -> ContextNeeds:
+    def of(program: Program) -> BatchNeeds:
         """Those of a program."""
         reaching = [op for op in program.ops if op.kind == "attention" and program.caches[int(op.attrs["cache"])].reach]
         sights = {Sight(int(op.attrs["window"]), int(op.attrs["chunk"])) for op in reaching}
         paged = any(not cache.reach for cache in program.caches)
-        return ContextNeeds(paged, tuple(sights), bool(program.states))
+        return BatchNeeds(paged, tuple(sights), bool(program.states))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class BatchLimits:
     vocabulary: int
     page_tokens: int
     room: ContextRoom
-    needs: ContextNeeds
+    needs: BatchNeeds
 
 
 def check_batch(batch: Batch, limits: BatchLimits) -> None:

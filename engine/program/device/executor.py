@@ -17,7 +17,7 @@ from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
 from engine.memory.blocks import NO_BLOCKS, BlockKind, ContextRoom
 from engine.program.device.activations import Activations
-from engine.program.device.batch_check import BatchLimits, ContextNeeds, check_batch
+from engine.program.device.batch_check import BatchLimits, BatchNeeds, check_batch
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.experts import DeviceExperts, ExpertRoom
 from engine.program.device.launching import Context
@@ -66,7 +66,7 @@ class DeviceExecutor:
     ) -> None:
         self._program = program
         self._max_tokens = most = most_tokens(max_tokens)
-        self._needs = ContextNeeds.of(program)
+        self._needs = BatchNeeds.of(program)
         self._steps = 0
         self._seconds = 0.0
         stream = driver.stream("main")

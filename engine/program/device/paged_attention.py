@@ -34,6 +34,8 @@ class PageLayer:
     value_base: int
     value_values: int
     k_padded: int
+    k_place: int  # between the keys of neighbouring positions
+    k_column: int  # between the dimensions of a key
     v_padded: int
 
 
@@ -46,9 +48,10 @@ def page_layers(caches: tuple[Cache, ...]) -> tuple[tuple[PageLayer, ...], Mappi
         key, value = _padded(cache.k_dim), _padded(cache.v_dim)
         keys = cache.kv_heads * PAGE_TOKENS * key
         if value:
-            found.append(PageLayer(kind, ends[kind], PAGE_TOKENS * key, keys, PAGE_TOKENS * value, key, value))
+            a_head = PAGE_TOKENS * value
+            found.append(PageLayer(kind, ends[kind], PAGE_TOKENS * key, keys, a_head, key, 1, PAGE_TOKENS, value))
         else:  # values are the first columns of the keys
-            found.append(PageLayer(kind, ends[kind], PAGE_TOKENS * key, 0, PAGE_TOKENS * key, key, key))
+            found.append(PageLayer(kind, ends[kind], PAGE_TOKENS * key, 0, PAGE_TOKENS * key, key, key, 1, key))
         ends[kind] += keys + cache.kv_heads * PAGE_TOKENS * value
     return tuple(found), ends
 
@@ -128,11 +131,13 @@ class PagedAttention:
         place = int(op.attrs["cache"])
         cache, layer = self._caches[place], self._layers[place]
         rows = [self._buffers[name] for name in op.reads if name]
-        self._append(stream, rows[1], cache.k_dim, layer.k_padded, 0, layer.key_values, place, extent)
+        keys = {"DIM": cache.k_dim, "PADDED": layer.k_padded, "BLOCK": block_of(layer.k_padded)}
+        keys |= {"PLACE": layer.k_place, "COLUMN": layer.k_column}
+        self._append(stream, rows[1], keys, 0, layer.key_values, place, extent)
         if cache.v_dim:
-            self._append(
-                stream, rows[2], cache.v_dim, layer.v_padded, layer.value_base, layer.value_values, place, extent
-            )
+            values = {"DIM": cache.v_dim, "PADDED": layer.v_padded, "BLOCK": block_of(layer.v_padded)}
+            values |= {"PLACE": layer.v_padded, "COLUMN": 1}
+            self._append(stream, rows[2], values, layer.value_base, layer.value_values, place, extent)
         self._attend(stream, op, rows[0], extent)
 
     def free(self) -> None:
@@ -140,10 +145,16 @@ class PagedAttention:
         self._made.close()
 
     def _append(
-        self, stream: Stream, rows: Rows, dim: int, padded: int, base: int, head: int, place: int, extent: Extent
+        self,
+        stream: Stream,
+        rows: Rows,
+        constants: Mapping[str, int],
+        base: int,
+        head: int,
+        place: int,
+        extent: Extent,
     ) -> None:
         cache = self._caches[place]
-        constants = {"DIM": dim, "PADDED": padded, "BLOCK": block_of(padded)}
         self._launcher.launch(
             stream,
             "append_rows",
@@ -172,7 +183,8 @@ class PagedAttention:
                 "HEADS": a_head,
                 "KV_HEADS": cache.kv_heads,
                 "K_DIM": cache.k_dim,
-                "K_PADDED": layer.k_padded,
+                "K_PLACE": layer.k_place,
+                "K_COLUMN": layer.k_column,
                 "V_DIM": v_dim,
                 "V_PADDED": layer.v_padded,
                 "V_BLOCK": block_of(v_dim),

@@ -2,7 +2,8 @@
 
 They follow docs/numerics.md in what they compute and not in its order of sums, so their results agree with the native
 operation to a tolerance (`tests/gpu/test_paged_attention.py`) and not to the bit. A layer's cache is binary16, and a
-page holds the keys of each kv head, then the values of each, in rows padded to 16 values, as the native cache does.
+page holds the keys of each kv head, then the values of each, padded to 16 dimensions, as the native cache does: values
+by positions, keys by dimensions unless their first columns are the values.
 
 Triton compiles the functions of this file; nothing else may be imported into them.
 """
@@ -33,8 +34,13 @@ def append_rows(
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
+    PLACE: tl.constexpr,
+    COLUMN: tl.constexpr,
 ):
-    """Writes the keys (or values) of one token and kv head to its place in the cache; grid (tokens, kv heads)."""
+    """Writes the keys (or values) of one token and kv head to its place in the cache; grid (tokens, kv heads).
+
+    Positions lie PLACE values apart, dimensions COLUMN.
+    """
     token = tl.program_id(0)
     if token < tl.load(live):
         head = tl.program_id(1)
@@ -42,8 +48,8 @@ def append_rows(
         page = tl.load(pages + tl.load(first_pages + token) + position // 16)
         column = tl.arange(0, BLOCK)
         value = tl.load(rows + token.to(tl.int64) * row_stride + head * DIM + column, mask=column < DIM, other=0.0)
-        target = cache + page.to(tl.int64) * page_values + base + head * head_values + position % 16 * PADDED + column
-        tl.store(target, value.to(tl.float16), mask=column < PADDED)
+        target = cache + page.to(tl.int64) * page_values + base + head * head_values + position % 16 * PLACE
+        tl.store(target + column * COLUMN, value.to(tl.float16), mask=column < PADDED)
 
 
 @triton.jit
@@ -68,7 +74,8 @@ def attend_parts(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     K_DIM: tl.constexpr,
-    K_PADDED: tl.constexpr,
+    K_PLACE: tl.constexpr,
+    K_COLUMN: tl.constexpr,
     V_DIM: tl.constexpr,
     V_PADDED: tl.constexpr,
     V_BLOCK: tl.constexpr,
@@ -107,12 +114,13 @@ def attend_parts(
             place = tile * TILE + tl.arange(0, TILE)
             seen = (place <= position) & (place >= oldest)
             page = tl.load(table + place // 16, mask=seen, other=0).to(tl.int64) * page_values
-            key = cache + page + head * key_values + place % 16 * K_PADDED
+            key = cache + page + head * key_values + place % 16 * K_PLACE
             scores = tl.zeros((GROUP, TILE), tl.float32)
             for first in range(0, K_DIM, CHUNK):
                 wanted = first + step < K_DIM
                 q = tl.load(query[:, None] + first + step[None, :], mask=here[:, None] & wanted[None, :], other=0.0)
-                k = tl.load(key[None, :] + first + step[:, None], mask=seen[None, :] & wanted[:, None], other=0.0)
+                column_of_key = (first + step) * K_COLUMN
+                k = tl.load(key[None, :] + column_of_key[:, None], mask=seen[None, :] & wanted[:, None], other=0.0)
                 scores += tl.dot(q, k.to(tl.float32), input_precision="ieee")
             scores *= scale
             if CAPPED:
