@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from engine.base.units import GIB
+from engine.experts.prefill import PrefillPolicy
 from engine.experts.slot_products import MOST_PAIRS
 from engine.files.ftw.manifest import BankInfo, Field, Shape
+from engine.program.device.runner import BUCKETS
 from engine.program.ir import Buffer, Op, Program
 from engine.worker.device_needs import buffer_bytes
-from engine.worker.device_policy import MOST_TOKENS, device_policy, prompt_tokens
+from engine.worker.device_policy import MOST_TOKENS, device_policy, on_demand_tokens, prompt_tokens
 from engine.worker.engine import Engine
 from engine.worker.scheduler import POLICY
 from tests.unit.fake_device import fake_device_model
@@ -51,8 +53,16 @@ def test_a_simulated_device_keeps_to_steps_that_can_be_cancelled() -> None:
     assert device_policy(program(8), [BANK], 80 * GIB, is_virtual=True) == POLICY
     real = device_policy(program(8), [BANK], 80 * GIB, is_virtual=False)
     assert (real.max_step_tokens, real.alone_seconds) == (8176, math.inf)
-    assert real.streaming_tokens == POLICY.streaming_tokens
+    assert real.streaming_tokens == 80  # 95 of Qwen's tokens would have all experts cross the link
     assert device_policy(program(0), [], 80 * GIB, is_virtual=False) == POLICY
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (64, 8), (128, 8), (256, 8), (512, 10)])
+def test_steps_beside_streams_stream_no_layer(experts: int, top_k: int) -> None:
+    tokens = on_demand_tokens(experts, top_k)
+    assert BUCKETS[-1] <= tokens <= POLICY.streaming_tokens
+    assert tokens == BUCKETS[-1] or not PrefillPolicy().streams(tokens, experts, top_k, 1.0)
+    assert tokens == POLICY.streaming_tokens or PrefillPolicy().streams(tokens + 16, experts, top_k, 1.0)
 
 
 def test_a_prompt_alone_is_read_in_long_steps_and_beside_a_stream_in_short_ones() -> None:
