@@ -1,0 +1,193 @@
+// Where the keys and values that a block of attention reads lie, and the scores of rows of queries with them.
+//
+// Positions lie in runs of sixteen. A run's keys are stored by dimensions, [k_stride][16], so that a score takes one
+// lane and no sum crosses lanes; latent keys are stored by positions, and are turned about first.
+#pragma once
+
+#include <type_traits>
+
+#include "core/lanes.h"
+#include "ops/ops.h"
+#include "ops/rows.h"
+
+namespace freetoken {
+namespace {
+
+constexpr int kRuns = kAttentionBlock / kLanes;
+
+// Rows, and sums of sixteen lanes, that stay in registers; runs that are scored together.
+#if defined(__AVX512F__)
+constexpr int kRowTile = 8;
+constexpr int kSums = 16;
+#else
+constexpr int kRowTile = 4;
+constexpr int kSums = 4;
+#endif
+constexpr int kRunTile = 4;
+
+constexpr int least(int a, int b) {
+    return a < b ? a : b;
+}
+
+// Positions [begin, end), counted within a block.
+struct Visible {
+    int begin;
+    int end;
+};
+
+// Of one kv head in one block: the runs that some row sees, and the keys that are read after them. No prefetcher of a
+// processor guesses where the next run lies, so values are fetched while keys are read and the next keys with values.
+struct BlockRuns {
+    const uint8_t* keys[kRuns];
+    const uint8_t* values[kRuns];
+    const uint8_t* next[kRuns];
+};
+
+size_t value_bytes(const AttentionShape& shape) {
+    return shape.half ? 2 : 4;
+}
+
+// Address of a run in the cache; `position` is a multiple of 16.
+const uint8_t* cached(const AttentionShape& shape, const AttentionSpan& span, const uint8_t* base, int stride,
+                      int position) {
+    const size_t page = static_cast<size_t>(span.pages[position / shape.page_tokens]);
+    const size_t slot = static_cast<size_t>(position % shape.page_tokens);
+    return base + page * shape.page_bytes + slot * static_cast<size_t>(stride) * value_bytes(shape);
+}
+
+BlockRuns runs_of(const AttentionShape& shape, const AttentionSpan& span, int block, Visible range) {
+    BlockRuns runs;
+    const int v_stride = shape.latent ? shape.k_stride : shape.v_stride;
+    for (int run = range.begin / kLanes; run * kLanes < range.end; ++run) {
+        const int position = block * kAttentionBlock + run * kLanes;
+        const int after = position + kAttentionBlock;
+        runs.keys[run] = cached(shape, span, span.k, shape.k_stride, position);
+        runs.values[run] = cached(shape, span, span.v, v_stride, position);
+        runs.next[run] =
+            after < span.position + span.queries ? cached(shape, span, span.k, shape.k_stride, after) : runs.keys[run];
+    }
+    return runs;
+}
+
+template <bool kHalf>
+Lanes load_cached(const uint8_t* p, int i) {
+    if constexpr (kHalf)
+        return load_half(reinterpret_cast<const uint16_t*>(p) + i);
+    else
+        return load(reinterpret_cast<const float*>(p) + i);
+}
+
+// Into the second cache. Inlined by force: gcc takes a function that does nothing but prefetch for one without effect,
+// and drops its calls.
+[[gnu::always_inline]] inline void prefetch(const uint8_t* p) {
+    __builtin_prefetch(p, 0, 2);
+}
+
+// Keys of one run that lie by positions, as [k_stride][16] of f32.
+template <bool kHalf>
+void turn_about(const uint8_t* rows, int stride, float* keys) {
+    for (int i = 0; i < stride; i += kLanes) {
+        Lanes tile[kLanes];
+        for (int p = 0; p < kLanes; ++p) tile[p] = load_cached<kHalf>(rows, p * stride + i);
+        transpose(tile);
+        for (int d = 0; d < kLanes; ++d) store(keys + (i + d) * kLanes, tile[d]);
+    }
+}
+
+Lanes capped(Lanes score, float softcap) {
+    const Lanes e = exp(score / broadcast(softcap) * broadcast(2.0f));
+    return broadcast(softcap) * ((e - broadcast(1.0f)) / (e + broadcast(1.0f)));
+}
+
+// scores[r][p] of R rows with T runs of keys, while `ahead` is fetched.
+template <int R, int T, bool kHalf>
+void score_tile(const AttentionShape& shape, const float* q, const uint8_t* const* keys, const uint8_t* const* ahead,
+                float* scores) {
+    Lanes acc[R][T];
+    const float* row[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        row[r] = q + static_cast<size_t>(r) * static_cast<size_t>(shape.k_stride);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) acc[r][t] = broadcast(0.0f);
+    }
+    constexpr size_t run_bytes = kLanes * (kHalf ? 2 : 4);
+    const auto dims = static_cast<size_t>(shape.k_dim);
+    for (size_t d = 0; d < dims; ++d) {
+        Lanes key[T];
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            key[t] = load_cached<kHalf>(keys[t] + d * run_bytes, 0);
+            prefetch(ahead[t] + d * run_bytes);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const Lanes query = broadcast(row[r][d]);
+#pragma GCC unroll 8
+            for (int t = 0; t < T; ++t) acc[r][t] = fma(query, key[t], acc[r][t]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            Lanes score = acc[r][t] * broadcast(shape.scale);
+            if (shape.softcap > 0.0f) score = capped(score, shape.softcap);
+            store(scores + r * kAttentionBlock + t * kLanes, score);
+        }
+    }
+}
+
+template <int R, bool kHalf>
+void score_rows(const AttentionShape& shape, const float* q, const uint8_t* const* keys, const uint8_t* const* ahead,
+                int runs, float* scores) {
+    constexpr int T = least(kSums / R, kRunTile);
+    int run = 0;
+    for (; run + T <= runs; run += T) score_tile<R, T, kHalf>(shape, q, keys + run, ahead + run, scores + run * kLanes);
+    for (; run < runs; ++run) score_tile<R, 1, kHalf>(shape, q, keys + run, ahead + run, scores + run * kLanes);
+}
+
+template <bool kHalf>
+void score_runs(const AttentionShape& shape, const float* q, int rows, const uint8_t* const* keys,
+                const uint8_t* const* ahead, int runs, float* scores) {
+    int row = 0;
+    const auto next = [&](auto count) {
+        score_rows<count, kHalf>(shape, q + row * shape.k_stride, keys, ahead, runs, scores + row * kAttentionBlock);
+        row += count;
+    };
+    while (row + kRowTile <= rows) next(std::integral_constant<int, kRowTile>());
+    if (kRowTile > 4 && row + 4 <= rows) next(std::integral_constant<int, 4>());
+    if (row + 2 <= rows) next(std::integral_constant<int, 2>());
+    if (row < rows) next(std::integral_constant<int, 1>());
+}
+
+// Scores of all rows for positions [begin, end) of the block, rounded out to whole runs: what a row may not see is
+// computed all the same and never used. A block's last positions are there, if unwritten, because pages are whole.
+// `turned` holds kRunTile runs of k_stride dimensions.
+void score_block(const AttentionShape& shape, const BlockRuns& runs, Visible range, const float* q, int rows,
+                 float* turned, float* scores) {
+    const int end = (range.end + kLanes - 1) / kLanes;
+    for (int run = range.begin / kLanes; run < end; run += kRunTile) {
+        const int count = least(kRunTile, end - run);
+        float* const found = scores + run * kLanes;
+        if (shape.latent) {
+            const uint8_t* keys[kRunTile];
+            for (int t = 0; t < count; ++t) {
+                float* const target = turned + t * kLanes * shape.k_stride;
+                if (shape.half)
+                    turn_about<true>(runs.keys[run + t], shape.k_stride, target);
+                else
+                    turn_about<false>(runs.keys[run + t], shape.k_stride, target);
+                keys[t] = reinterpret_cast<const uint8_t*>(target);
+            }
+            score_runs<false>(shape, q, rows, keys, keys, count, found);
+        } else if (shape.half) {
+            score_runs<true>(shape, q, rows, runs.keys + run, runs.values + run, count, found);
+        } else {
+            score_runs<false>(shape, q, rows, runs.keys + run, runs.values + run, count, found);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace freetoken
