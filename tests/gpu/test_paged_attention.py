@@ -33,6 +33,7 @@ def interpreted(*cases: str, module: str = "tests.gpu.paged_attention") -> Mappi
     return found
 
 
+@pytest.mark.long
 def test_latent_attention_with_everything_is_near_the_native_operation() -> None:
     found = interpreted("latent", "all of them")
     assert found.keys() == {"latent", "all of them"}

@@ -93,6 +93,7 @@ def test_a_dtype_that_would_round_is_refused(tmp_path: Path) -> None:
         random_moe("qwen3_moe", TINY, Codecs("q4_0"), hf=tmp_path, dtype="bf16")
 
 
+@pytest.mark.long
 def test_both_forms_carry_the_tokenizer(tmp_path: Path) -> None:
     shape = Shape(**{**vars(TINY), "layers": 1, "hidden": 32, "vocab": 49152})
     file = tmp_path / "model.gguf"

@@ -191,6 +191,8 @@ SLOW = (
     "the_last_token_is_reused",
     "a_use_is_not_noted",
     "windows_of_checkpoints_are_loose",
+    "the_newest_checkpoint_goes_first",
+    "last_borders_pile_up",
 )
 """Mistakes that only a long search finds."""
 
