@@ -23,11 +23,11 @@ from engine.memory.retention import Rank
 from tests.unit.context_model import Holder, PlainMemory, Prefix
 
 letters = st.integers(0, 2)
-# Few distinct pages, so that prefixes meet, and a tail that ends within a page.
+# Few distinct pages, so that prefixes meet, and a tail that ends within a page, or often with one.
 prompts = st.builds(
     lambda pages, tail: [letter for page in pages for letter in [page] * PAGE_TOKENS] + [9] * tail,
     st.lists(letters, max_size=5),
-    st.integers(1, PAGE_TOKENS),
+    st.one_of(st.just(PAGE_TOKENS), st.integers(1, PAGE_TOKENS)),
 )
 borders = st.integers(1, 8).map(lambda page: page * PAGE_TOKENS)
 rooms = st.tuples(st.integers(1, 14), st.integers(4, 14), st.integers(1, 9))

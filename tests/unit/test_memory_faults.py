@@ -186,14 +186,7 @@ FAULTS: Mapping[str, Fault] = {
 }  # fmt: skip
 
 
-SLOW = (
-    "lookup_wants_a_window_page_less",
-    "the_last_token_is_reused",
-    "a_use_is_not_noted",
-    "windows_of_checkpoints_are_loose",
-    "the_newest_checkpoint_goes_first",
-    "last_borders_pile_up",
-)
+SLOW = ("a_use_is_not_noted",)
 """Mistakes that only a long search finds."""
 
 
