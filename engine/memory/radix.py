@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from engine.memory.pages import PAGE_TOKENS
+from engine.memory.pages import PAGE_TOKENS, common_tokens
 
 if TYPE_CHECKING:
     from engine.memory.checkpoints import Checkpoint
@@ -92,8 +92,8 @@ class RadixTree:
 
     def shared_part(self, node: Node, tokens: Sequence[int]) -> int:
         """How many tokens after `node` one page of the tree has in common with `tokens`."""
-        page = tokens[node.depth * PAGE_TOKENS : (node.depth + 1) * PAGE_TOKENS]
-        return max((_common(page, child) for child in node.children), default=0)
+        page = tuple(tokens[node.depth * PAGE_TOKENS : (node.depth + 1) * PAGE_TOKENS])
+        return max((common_tokens(page, child) for child in node.children), default=0)
 
     def forgot(self, node: Node, tokens: Sequence[int]) -> bool:
         """Whether the page after `node` was there once and was evicted since, as far as that is remembered."""
@@ -196,13 +196,3 @@ class RadixTree:
         self._leaves = [(node.stamp, order, node) for order, node in enumerate(live.values())]
         self._order = len(live)
         heapq.heapify(self._leaves)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that two pages have in common at their beginnings."""
-    count = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count

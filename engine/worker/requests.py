@@ -93,17 +93,3 @@ class Request:
         if self.generated >= self.max_tokens or len(self.tokens) >= limit:
             return "length"
         return None
-
-
-def common_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that two sequences have in common at their beginnings."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
-        return high
-    while high - low > 1:  # the parts compared get shorter: linear in all
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low

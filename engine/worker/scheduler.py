@@ -10,11 +10,11 @@ from engine.base.errors import ContextFullError, DoesNotFitError
 from engine.memory.blocks import ContextRoom
 from engine.memory.context import ContextMemory
 from engine.memory.lease import Lease
-from engine.memory.pages import PAGE_TOKENS, page_border, pages_for
+from engine.memory.pages import PAGE_TOKENS, common_tokens, page_border, pages_for
 from engine.memory.retention import Rank
 from engine.memory.windows import window_pages
 from engine.worker.pace import Pace
-from engine.worker.requests import Request, common_tokens
+from engine.worker.requests import Request
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
+
 from engine.base.paths import Paths
 
 ROOT = Path(__file__).parents[2]
@@ -114,3 +116,14 @@ def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
             return value
         time.sleep(0.02)
     raise AssertionError(f"nothing happened within {seconds:g} s")
+
+
+def ours(home: Home, module: str = "engine.") -> list[psutil.Process]:
+    """Living processes of `module` that serve this home: they were started with its paths."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or ())
+        alive = process.info["status"] != psutil.STATUS_ZOMBIE
+        if alive and module in line and (str(home.folder) in line or str(home.runtime) in line):
+            found.append(process)
+    return found

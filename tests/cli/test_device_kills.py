@@ -8,10 +8,9 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.cli.harness import ROOT, Home, wait_for
+from tests.cli.harness import ROOT, Home, ours, wait_for
 
 QUICK = ("--greedy", "--max-tokens", "4", "--device", "sim", "--experts", "50%")
 PARTS = {"worker": "engine.worker", "front": "engine.front"}
@@ -50,17 +49,6 @@ def slow(stored: Home) -> Iterator[Home]:
     (stored.folder / "site/slow").unlink(missing_ok=True)
     stored.run("stop", "--all")
     assert ours(stored) == []
-
-
-def ours(home: Home, module: str = "engine.") -> list[psutil.Process]:
-    """Living processes of `module` that serve this home."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or ())
-        alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if alive and module in line and (str(home.folder) in line or str(home.runtime) in line):
-            found.append(process)
-    return found
 
 
 def files(home: Home) -> set[Path]:

@@ -16,7 +16,7 @@ import pexpect
 import psutil
 import pytest
 
-from tests.cli.harness import PROGRAM, Home, wait_for
+from tests.cli.harness import PROGRAM, Home, ours, wait_for
 
 QUICK = ("--greedy", "--max-tokens", "8")
 
@@ -26,22 +26,11 @@ def alive(stored: Home) -> Iterator[Home]:
     """A home with the model `tiny`, whose background server is ended afterwards."""
     yield stored
     stored.run("stop", "--all")
-    assert _ours(stored) == []
-
-
-def _ours(home: Home, module: str = "engine.") -> list[psutil.Process]:
-    """Living processes of `module` that serve this home: they were started with its paths."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or ())
-        alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if alive and module in line and (str(home.folder) in line or str(home.runtime) in line):
-            found.append(process)
-    return found
+    assert ours(stored) == []
 
 
 def _workers(home: Home) -> list[psutil.Process]:
-    return _ours(home, "engine.worker")
+    return ours(home, "engine.worker")
 
 
 def _free_port() -> int:
@@ -101,7 +90,7 @@ def test_two_at_once_share_one_front(alive: Home) -> None:
     assert [process.returncode for process in running] == [0, 0, 0], answers
     assert len({out for out, _ in answers}) == 1
     assert len(_workers(alive)) == 1
-    assert len(_ours(alive)) == 2
+    assert len(ours(alive)) == 2
 
 
 def test_a_too_long_prompt_does_not_fit(alive: Home) -> None:
@@ -185,7 +174,7 @@ def test_serve_prints_an_address_and_a_curl_that_work(alive: Home) -> None:
     assert code == 0, err
     assert "tiny was unloaded: freetoken stop.\n" in err
     assert "Traceback" not in err
-    assert _ours(alive) == []
+    assert ours(alive) == []
     with socket.socket() as again:
         assert again.connect_ex(("127.0.0.1", port)) != 0
 
@@ -239,15 +228,15 @@ def test_serve_of_a_model_that_does_not_fit_ends(alive: Home) -> None:
     assert done.returncode == 4
     assert "--kv" in done.stderr
     assert done.stdout == ""
-    assert _ours(alive) == []
+    assert ours(alive) == []
 
 
 def test_a_killed_front_leaves_nothing_and_the_next_one_starts(alive: Home) -> None:
     """SIGKILL leaves the worker no parent; it goes too, and the next front takes over socket and lock."""
     alive.run("run", "tiny", "hello", *QUICK)
-    for process in _ours(alive, "engine.front"):
+    for process in ours(alive, "engine.front"):
         process.kill()
-    wait_for(lambda: _ours(alive) == [])
+    wait_for(lambda: ours(alive) == [])
     assert alive.run("run", "tiny", "hello", *QUICK).returncode == 0
 
 

@@ -10,11 +10,11 @@ import pytest
 from engine.memory.blocks import ContextRoom
 from engine.memory.context import ContextMemory
 from engine.memory.lookup import ContextTraits
-from engine.memory.pages import PAGE_TOKENS
+from engine.memory.pages import PAGE_TOKENS, common_tokens
 from engine.memory.retention import NET_TOKENS, Anchor, Rank, borders_to_save
 from engine.worker import requests
 from engine.worker.protocol import Sampling
-from engine.worker.requests import Request, common_tokens
+from engine.worker.requests import Request
 from engine.worker.scheduler import Run, Scheduler
 from tests.unit.context_machine import SpellingStore
 from tests.unit.edited_talks import GENERATED, SCRIPTS, Ask, Script, Writer
