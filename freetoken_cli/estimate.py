@@ -21,7 +21,7 @@ from engine.files.store import Store
 from engine.front.attach import pick_device
 from engine.memory.budget import plan_context
 from engine.program.ir import KV_VALUE_BYTES
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.loading import RESERVED_BYTES, context_needs, free_memory, sim_memory

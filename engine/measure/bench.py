@@ -26,7 +26,7 @@ from engine.measure.native_meter import NativeMeter
 from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import KV_VALUE_BYTES, Program
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.step_bytes import StepBytes, WeightBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.loaded import LoadedModel

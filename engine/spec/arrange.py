@@ -12,7 +12,8 @@ from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.spec.layout import ORDER, ExpertRecord, Layout, Matrix, Piece, Vector
 from engine.spec.names import PER_HEAD, STACKED, STRIDED, Names, Skipped, Source
 from engine.spec.schema import Moe, Spec
-from engine.spec.tensors import Wanted, expert_tensors, layer_tensors, outer_tensors, tensor_name
+from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
+from engine.spec.wanted import Wanted, tensor_name
 
 MOST_NEXT_TOKEN_LAYERS = 4
 WEIGHT, BIAS = ".weight", ".bias"

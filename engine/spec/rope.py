@@ -1,4 +1,4 @@
-"""Rotary positions as data. `engine.program.angles` turns them into frequencies."""
+"""Rotary positions as data. `engine.program.lowering.angles` turns them into frequencies."""
 
 from __future__ import annotations
 

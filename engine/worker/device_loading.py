@@ -16,7 +16,7 @@ from engine.files.ftw.opening import Ftw, open_model
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.pinned import pinned_bytes
 from engine.program.ir import KV_VALUE_BYTES
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.schema import Spec
 from engine.worker.device_needs import device_needs

@@ -20,7 +20,7 @@ from engine.memory.device_budget import DeviceNeeds, DevicePlan, plan_device
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.device.executor import DeviceExecutor
 from engine.program.ir import KV_DTYPE, Program
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.step_bytes import WeightBytes
 from engine.spec.schema import Spec
 from engine.worker.device_needs import device_needs

@@ -13,7 +13,7 @@ from engine.files.ftw.opening import Ftw, open_model
 from engine.memory.budget import ContextNeeds, plan_context
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES, Program
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
 from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.rope import LongScaling

@@ -17,7 +17,7 @@ from engine.measure.native_meter import NativeMeter
 from engine.memory.blocks import ContextRoom
 from engine.memory.pages import PAGE_TOKENS
 from engine.program.executor import Batch
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
 from engine.text.gguf_tokenizer import write_tokenizer

@@ -17,7 +17,7 @@ from engine.files.ftw.opening import Ftw, open_model
 from engine.measure.random_model import write_random_model
 from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
 from tests.unit.device_products import bits

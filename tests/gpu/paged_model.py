@@ -19,7 +19,7 @@ from engine.measure.random_model import RandomShape, write_random_model
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.triton_mixers import TritonMixers
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
 from tests.gpu.check_models import Talk

@@ -10,9 +10,9 @@ from typing import Any
 from engine.files.codecs import CODECS
 from engine.files.conversion.convert import convert
 from engine.files.ftw.opening import Ftw, open_model
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
-from engine.program.reference import ReferenceExecutor
+from engine.program.reference.executor import ReferenceExecutor
 from engine.program.weights import FtwWeights, Weights
 from engine.spec.schema import Spec
 from tests.bench.random_moe import Codecs, random_moe

@@ -15,7 +15,7 @@ from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.spec.schema import Spec
 
 from .cases import CASES

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from .cases import COMMON, Case
+from .cases.case import COMMON, Case
 
 Floats = NDArray[np.float32]
 PROMPT_TOKENS = 45  # more than two cache pages, and more than every sliding window

@@ -17,7 +17,7 @@ from engine.files.ftw.opening import open_model
 from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
 from engine.program.ir import KV_DTYPE
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
 from engine.spec.schema import Spec
 from engine.text.text import Text

@@ -16,7 +16,7 @@ from engine.memory.blocks import BlockKind, ContextRoom
 from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import Op, Program, State
 from engine.program.native import NativeExecutor
-from engine.program.reference import ReferenceExecutor
+from engine.program.reference.executor import ReferenceExecutor
 from tests.unit.native_model import RandomModel
 from tests.unit.numpy_program import NumpyProgram
 from tests.unit.test_native_executor import tokens_of

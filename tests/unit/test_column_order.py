@@ -11,7 +11,7 @@ from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.conversion.gather import Gather
 from engine.files.conversion.plan import make_plan
 from engine.files.sources.tensors import MemoryTensor, SourceTensor
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.families import resolve
 from engine.spec.layout import ORDER, ExpertRecord, Layout, Matrix, Piece, Vector

@@ -19,7 +19,7 @@ from engine.files.ftw.opening import open_model
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.measure.steps import OneSequence
 from engine.program.device.pinned import pinned_bytes
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.step_bytes import WeightBytes
 from engine.spec.schema import Spec
 from engine.worker.device_loading import load_with

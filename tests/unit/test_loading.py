@@ -10,7 +10,7 @@ import pytest
 from engine.base.errors import UnsupportedError
 from engine.base.units import KvBudget
 from engine.program.ir import KV_DTYPE, Program
-from engine.program.lower import lower
+from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
 from engine.worker import loading
 from engine.worker.context_file import ContextIdentity

@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from engine.program.angles import rope_table
+from engine.program.lowering.angles import rope_table
 from engine.spec.families import spec_from_config
 from engine.spec.schema import Attention
 

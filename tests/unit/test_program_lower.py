@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from engine.program.ir import Buffer, Op, Program
-from engine.program.lifetimes import share_storage
-from engine.program.lower import lower
+from engine.program.lowering.lifetimes import share_storage
+from engine.program.lowering.lower import lower
 from engine.spec.families import FAMILIES, spec_from_config
 from engine.spec.schema import Attention, LatentAttention, Moe, Spec
-from engine.spec.tensors import Wanted, layer_tensors, outer_tensors, tensor_name
+from engine.spec.tensors import layer_tensors, outer_tensors
+from engine.spec.wanted import Wanted, tensor_name
 
 CONFIG: dict[str, Any] = {
     "vocab_size": 96,

@@ -14,11 +14,12 @@ from engine.base.errors import DoesNotFitError
 from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
 from engine.program.ir import Buffer, Op, Program
-from engine.program.lower import lower
-from engine.program.reference import ReferenceExecutor
+from engine.program.lowering.lower import lower
+from engine.program.reference.executor import ReferenceExecutor
 from engine.spec.families import spec_from_config
 from engine.spec.schema import Moe, Spec
-from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors, tensor_name
+from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
+from engine.spec.wanted import tensor_name
 from tests.unit.native_model import RandomModel
 from tests.unit.test_native_executor import ATTENTION, LONG, assert_near
 

@@ -14,7 +14,8 @@ from engine.base.errors import CorruptFileError, FreetokenError, UnsupportedErro
 from engine.spec.families import spec_from_config
 from engine.spec.recurrent import Mamba, Mamba2, ShortConv
 from engine.spec.schema import Attention, Dense, Moe, Spec
-from engine.spec.tensors import Wanted, expert_tensors, layer_tensors, outer_tensors
+from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
+from engine.spec.wanted import Wanted
 from tests.unit.published_hybrids import GRANITE_4_H_TINY, JAMBA_V0_1, LFM2_8B_A1B, NEMOTRON_3_NANO
 
 PUBLISHED = (GRANITE_4_H_TINY, LFM2_8B_A1B, JAMBA_V0_1, NEMOTRON_3_NANO)

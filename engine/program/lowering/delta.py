@@ -1,42 +1,14 @@
-"""Lowering of mixers that keep a state: what `engine.program.lower` hands over."""
+"""Lowering of mixers that keep a state."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from engine.program.ir import Attr
+from engine.program.lowering.build import Build
 from engine.spec.recurrent import DeltaNet
 
 UNIT_EPS = 1e-6  # under the root of a query's or a key's length, in every published model of this kind
 
 
-class Builder(Protocol):
-    """What a mixer's operations are added to; all of it belongs to the layer that is being built."""
-
-    def buffer(self, role: str, width: int, domain: str = "token", dtype: str = "f32") -> str: ...
-
-    def view(self, role: str, base: str, offset: int, width: int) -> str: ...
-
-    def weight(self, key: str) -> str: ...
-
-    def state(self, values: int) -> int: ...
-
-    def norm(self, source: str, target: str, key: str, group: int = 0, eps: float = 0.0) -> None: ...
-
-    def linears(self, source: str, outputs: dict[str, str], biases: dict[str, bool] | None = None) -> None: ...
-
-    def op(
-        self,
-        kind: str,
-        reads: tuple[str, ...],
-        writes: tuple[str, ...],
-        weights: tuple[str, ...] = (),
-        /,
-        **attrs: Attr,
-    ) -> None: ...
-
-
-def lower_delta_net(build: Builder, mixer: DeltaNet, source: str, target: str) -> None:
+def lower_delta_net(build: Build, mixer: DeltaNet, source: str, target: str) -> None:
     """Queries, keys and values lie in one buffer, which one convolution passes over in place."""
     keys, values = mixer.key_width, mixer.value_width
     qkv = build.buffer("delta", 2 * keys + values)
@@ -81,7 +53,7 @@ def lower_delta_net(build: Builder, mixer: DeltaNet, source: str, target: str) -
     build.linears(mixed, {target: "delta.o"})
 
 
-def conv(build: Builder, buffer: str, key: str, bias: str, channels: int, kernel: int, activation: str) -> None:
+def conv(build: Build, buffer: str, key: str, bias: str, channels: int, kernel: int, activation: str) -> None:
     """A causal convolution of every channel by itself, in place. `bias` is the key of its bias, or ""."""
     build.op(
         "conv",

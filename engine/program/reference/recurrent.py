@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from engine.program.executor import Batch
 from engine.program.ir import Op
+from engine.program.reference.step import Operation, Step
 
 
-@dataclass(frozen=True)
-class RecurrentStep:
-    """What these operations work on in one step. `states` holds [slots, values] of every recurrent operation."""
-
-    batch: Batch
-    buffers: Mapping[str, Tensor]
-    states: Sequence[Tensor]
-    weight: Callable[[str], Tensor]
-
-
-def _over_tokens(op: Op, step: RecurrentStep, advance: Callable[[Tensor, int], None]) -> None:
+def _over_tokens(op: Op, step: Step, advance: Callable[[Tensor, int], None]) -> None:
     """Call `advance(state, token)`, which changes the state in place, for the tokens of every sequence in order.
 
     A sequence that begins at position 0 begins from zeros. States are saved where the batch asks for it.
     """
-    slots = step.states[int(op.attrs["state"])]
+    slots = step.context.states[int(op.attrs["state"])]
     saves = dict(step.batch.saves.tolist())
     bounds = step.batch.seq_starts.tolist()
     for slot, first, last in zip(step.batch.states.tolist(), bounds[:-1], bounds[1:], strict=True):
@@ -42,7 +31,7 @@ def _over_tokens(op: Op, step: RecurrentStep, advance: Callable[[Tensor, int], N
         slots[slot] = state
 
 
-def _conv(op: Op, step: RecurrentStep) -> None:
+def _conv(op: Op, step: Step) -> None:
     """y_t[c] = act(bias[c] + sum_j w[c, j] x_{t - kernel + 1 + j}[c]); the state holds the last kernel - 1 inputs."""
     channels, kernel = int(op.attrs["channels"]), int(op.attrs["kernel"])
     x, y = step.buffers[op.reads[0]], step.buffers[op.writes[0]]
@@ -58,7 +47,7 @@ def _conv(op: Op, step: RecurrentStep) -> None:
     _over_tokens(op, step, advance)
 
 
-def _delta_rule(op: Op, step: RecurrentStep) -> None:
+def _delta_rule(op: Op, step: Step) -> None:
     """Per head: S = exp(g) S; u = beta (v - S^T k); S += k u^T; o = scale S^T q."""
     heads, k_dim, v_dim = (int(op.attrs[name]) for name in ("heads", "k_dim", "v_dim"))
     q, k, v, g, b = (step.buffers[name] for name in op.reads)
@@ -78,7 +67,7 @@ def _delta_rule(op: Op, step: RecurrentStep) -> None:
     _over_tokens(op, step, advance)
 
 
-def _ssm(op: Op, step: RecurrentStep) -> None:
+def _ssm(op: Op, step: Step) -> None:
     """Per head: D = clamp(softplus(dt + dt_bias)); S = exp(-D exp(a_log)) S + D x B^T; y = S C + d x."""
     heads, head_dim, groups, state_dim = (int(op.attrs[name]) for name in ("heads", "head_dim", "groups", "state_dim"))
     x, dt, b, c = (step.buffers[name] for name in op.reads)
@@ -98,21 +87,21 @@ def _ssm(op: Op, step: RecurrentStep) -> None:
     _over_tokens(op, step, advance)
 
 
-def _decay(op: Op, step: RecurrentStep) -> None:
+def _decay(op: Op, step: Step) -> None:
     """g = -exp(a_log[h]) * softplus(a + dt_bias)."""
     a, heads = step.buffers[op.reads[0]], int(op.attrs["heads"])
     rates = step.weight(op.weights[0]).exp().repeat_interleave(a.shape[1] // heads)
     step.buffers[op.writes[0]][:] = -rates * softplus(a + step.weight(op.weights[1]))
 
 
-def _l2_norm(op: Op, step: RecurrentStep) -> None:
+def _l2_norm(op: Op, step: Step) -> None:
     x = step.buffers[op.reads[0]]
     groups = x.reshape(len(x), -1, int(op.attrs["group"]))
     lengths = torch.sqrt(groups.square().sum(-1, keepdim=True) + float(op.attrs["eps"]))
     step.buffers[op.writes[0]][:] = (groups / lengths).reshape(x.shape)
 
 
-def _gated_norm(op: Op, step: RecurrentStep) -> None:
+def _gated_norm(op: Op, step: Step) -> None:
     """rms_norm(x * act(gate)) * w, or rms_norm(x) * w * act(gate); w is as wide as a group or as x."""
     x, gate = (step.buffers[name] for name in op.reads)
     w, group = step.weight(op.weights[0]), int(op.attrs["group"])
@@ -125,12 +114,12 @@ def _gated_norm(op: Op, step: RecurrentStep) -> None:
     step.buffers[op.writes[0]][:] = y if op.attrs["gate_first"] else y * gate
 
 
-def _gate(op: Op, step: RecurrentStep) -> None:
+def _gate(op: Op, step: Step) -> None:
     x, g = (step.buffers[name] for name in op.reads)
     step.buffers[op.writes[0]][:] = _activated(op, g) * x
 
 
-def _relu2(op: Op, step: RecurrentStep) -> None:
+def _relu2(op: Op, step: Step) -> None:
     step.buffers[op.writes[0]][:] = step.buffers[op.reads[0]].relu().square()
 
 
@@ -144,7 +133,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
 }
 
-RECURRENT_OPERATIONS: Mapping[str, Callable[[Op, RecurrentStep], None]] = {
+RECURRENT_OPERATIONS: Mapping[str, Operation] = {
     "conv": _conv,
     "decay": _decay,
     "delta_rule": _delta_rule,

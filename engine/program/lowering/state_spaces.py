@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from engine.program.lower_recurrent import Builder, conv
+from engine.program.lowering.build import Build
+from engine.program.lowering.delta import conv
 from engine.spec.recurrent import Mamba, Mamba2, ShortConv
 
 
-def lower_mamba(build: Builder, mixer: Mamba, source: str, target: str) -> None:
+def lower_mamba(build: Build, mixer: Mamba, source: str, target: str) -> None:
     """Every channel is a head of one value; all share the state's input and output."""
     channels = mixer.channels
     x, gate = build.buffer("mamba", channels), build.buffer("mamba_gate", channels)
@@ -25,7 +26,7 @@ def lower_mamba(build: Builder, mixer: Mamba, source: str, target: str) -> None:
     build.linears(mixed, {target: "mamba.o"}, biases)
 
 
-def lower_mamba2(build: Builder, mixer: Mamba2, source: str, target: str) -> None:
+def lower_mamba2(build: Build, mixer: Mamba2, source: str, target: str) -> None:
     """What the convolution passes over lies in one buffer: the heads' values, then the states' inputs and outputs."""
     states = mixer.groups * mixer.state_dim
     seen = build.buffer("mamba", mixer.conv_width)
@@ -61,8 +62,9 @@ def lower_mamba2(build: Builder, mixer: Mamba2, source: str, target: str) -> Non
     build.linears(mixed, {target: "mamba.o"}, biases)
 
 
-def lower_short_conv(build: Builder, mixer: ShortConv, hidden: int, source: str, target: str) -> None:
+def lower_short_conv(build: Build, mixer: ShortConv, source: str, target: str) -> None:
     """out = C * conv(B * x)."""
+    hidden = build.spec.hidden_size
     before, after, x = (build.buffer(f"conv_{name}", hidden) for name in ("before", "after", "x"))
     biases = dict.fromkeys(("conv.before", "conv.after", "conv.x", "conv.o"), mixer.bias)
     build.linears(source, {before: "conv.before", after: "conv.after", x: "conv.x"}, biases)
@@ -73,7 +75,7 @@ def lower_short_conv(build: Builder, mixer: ShortConv, hidden: int, source: str,
 
 
 def _ssm(
-    build: Builder,
+    build: Build,
     reads: tuple[str, str, str, str],
     target: str,
     *,

@@ -1,0 +1,108 @@
+"""Lowering of attention: every mixer that keeps keys and values of all that it sees."""
+
+from __future__ import annotations
+
+from engine.program.ir import Cache
+from engine.program.lowering.build import Build
+from engine.spec.schema import Attention, LatentAttention
+
+
+def lower_attention(build: Build, mixer: Attention, source: str, target: str) -> None:
+    q = build.buffer("q", mixer.heads * mixer.head_dim)
+    k = build.buffer("k", mixer.kv_heads * mixer.head_dim)
+    v = build.buffer("v", mixer.kv_heads * mixer.head_dim)
+    mixed = build.buffer("mixed", mixer.heads * mixer.head_dim)
+    biases = {"attn.q": mixer.q_bias, "attn.k": mixer.k_bias, "attn.v": mixer.v_bias}
+    gate = {build.buffer("attn_gate", mixer.heads * mixer.head_dim): "attn.gate"} if mixer.gated else {}
+    build.linears(source, {q: "attn.q", k: "attn.k", v: "attn.v", **gate}, biases)
+    if mixer.qk_norm != "none":
+        whole = mixer.qk_norm == "full"
+        build.norm(q, q, "attn.q_norm", group=mixer.heads * mixer.head_dim if whole else mixer.head_dim)
+        build.norm(k, k, "attn.k_norm", group=mixer.kv_heads * mixer.head_dim if whole else mixer.head_dim)
+    if mixer.rope is not None:
+        build.rope(q, mixer.rope, heads=mixer.heads, stride=mixer.head_dim, offset=0)
+        build.rope(k, mixer.rope, heads=mixer.kv_heads, stride=mixer.head_dim, offset=0)
+    build.op(
+        "attention",
+        (q, k, v),
+        (mixed,),
+        (build.weight("attn.sinks") if mixer.sinks else "",),
+        cache=build.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.head_dim, _reach(build, mixer))),
+        heads=mixer.heads,
+        kv_heads=mixer.kv_heads,
+        k_dim=mixer.head_dim,
+        v_dim=mixer.head_dim,
+        scale=mixer.scale,
+        window=mixer.window,
+        chunk=mixer.chunk,
+        softcap=mixer.softcap,
+    )
+    for name in gate:
+        build.op("gate", (mixed, name), (mixed,), activation="sigmoid")
+    build.linears(mixed, {target: "attn.o"}, {"attn.o": mixer.o_bias})
+
+
+def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, target: str) -> None:
+    """The absorbed form: queries are taken into the latent space, so one key a token serves every head."""
+    heads, latent = mixer.heads, mixer.kv_lora_rank
+    key_dim, query_dim = latent + mixer.rope_dim, mixer.nope_dim + mixer.rope_dim
+    q = build.buffer("q", heads * query_dim)
+    latent_q = build.buffer("latent_q", heads * key_dim)
+    kv_a = build.buffer("kv_a", latent)
+    k = build.buffer("latent_k", key_dim)
+    k_latent = build.view("latent_k.latent", k, 0, latent)
+    k_rope = build.view("latent_k.rope", k, latent, mixer.rope_dim)
+    biases = dict.fromkeys(("attn.q_a", "attn.kv_a", "attn.k_rope", "attn.o"), mixer.bias)
+    keys = {kv_a: "attn.kv_a", k_rope: "attn.k_rope"}
+    if mixer.q_lora_rank:
+        q_a = build.buffer("q_a", mixer.q_lora_rank)
+        build.linears(source, {q_a: "attn.q_a", **keys}, biases)
+        build.norm(q_a, q_a, "attn.q_a_norm", eps=mixer.norm_eps)
+        build.linears(q_a, {q: "attn.q"})
+    else:
+        build.linears(source, {q: "attn.q", **keys}, biases)
+    build.norm(kv_a, k_latent, "attn.kv_a_norm", eps=mixer.norm_eps)
+    if mixer.rope is not None:
+        build.rope(k, mixer.rope, heads=1, stride=key_dim, offset=latent)
+    build.head_linear(q, latent_q, "attn.k_up", heads, (query_dim, 0), (key_dim, 0))
+    build.op(
+        "head_copy",
+        (q,),
+        (latent_q,),
+        heads=heads,
+        in_stride=query_dim,
+        in_offset=mixer.nope_dim,
+        out_stride=key_dim,
+        out_offset=latent,
+        width=mixer.rope_dim,
+    )
+    if mixer.rope is not None:
+        build.rope(latent_q, mixer.rope, heads=heads, stride=key_dim, offset=latent)
+    mixed_latent = build.buffer("mixed_latent", heads * latent)
+    mixed = build.buffer("mixed", heads * mixer.v_dim)
+    build.op(
+        "attention",
+        (latent_q, k),
+        (mixed_latent,),
+        ("",),
+        cache=build.cache(Cache(1, key_dim, 0)),
+        heads=heads,
+        kv_heads=1,
+        k_dim=key_dim,
+        v_dim=latent,
+        scale=mixer.scale,
+        window=0,
+        chunk=0,
+        softcap=0.0,
+    )
+    build.head_linear(mixed_latent, mixed, "attn.v_up", heads, (latent, 0), (mixer.v_dim, 0))
+    build.linears(mixed, {target: "attn.o"}, biases)
+
+
+def _reach(build: Build, mixer: Attention) -> int:
+    """How far back a token sees at most; 0 where that is all that the model can.
+
+    The context asked for plays no part: what is kept of a token does not change with it.
+    """
+    reach = min(filter(None, (mixer.window, mixer.chunk)), default=0)
+    return reach if reach < build.spec.context_length else 0

@@ -1,0 +1,100 @@
+"""A program in the making: what lowering adds operations, buffers, caches and states to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.program.ir import Attr, Buffer, Cache, Op, RopeTable, State
+from engine.program.lowering.angles import rope_table
+from engine.spec.rope import Rope
+from engine.spec.schema import Spec
+from engine.spec.wanted import tensor_name
+
+
+@dataclass
+class Build:
+    """All that is added belongs to decoder layer `layer`; `context` is how many tokens a sequence can have."""
+
+    spec: Spec
+    context: int
+    layer: int = -1
+    moe_layers: int = 0
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    caches: list[Cache] = field(default_factory=list)
+    ropes: list[RopeTable] = field(default_factory=list)
+    layer_ends: list[int] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+
+    def norm(self, source: str, target: str, key: str, group: int = 0, eps: float = 0.0) -> None:
+        group = group or self.buffers[target].width
+        self.op("rms_norm", (source,), (target,), (self.weight(key),), eps=eps or self.spec.norm_eps, group=group)
+
+    def linears(self, source: str, outputs: dict[str, str], biases: dict[str, bool] | None = None) -> None:
+        """One `linear` that reads `source` once for all `outputs` (buffer -> key)."""
+        weights: list[str] = []
+        for key in outputs.values():
+            has_bias = biases is not None and biases.get(key, False)
+            weights += [self.weight(key), self.weight(f"{key}_bias") if has_bias else ""]
+        self.op("linear", (source,), tuple(outputs), tuple(weights), scale=1.0)
+
+    def head_linear(
+        self, source: str, target: str, key: str, heads: int, read: tuple[int, int], write: tuple[int, int]
+    ) -> None:
+        """`read` and `write` are (stride, offset) of a head's values."""
+        self.op(
+            "head_linear",
+            (source,),
+            (target,),
+            (self.weight(key),),
+            heads=heads,
+            in_stride=read[0],
+            in_offset=read[1],
+            out_stride=write[0],
+            out_offset=write[1],
+        )
+
+    def rope(self, buffer: str, rope: Rope, heads: int, stride: int, offset: int) -> None:
+        table = rope_table(rope, self.context)
+        if table not in self.ropes:
+            self.ropes.append(table)
+        index = self.ropes.index(table)
+        attrs = {"heads": heads, "stride": stride, "offset": offset, "dim": rope.dim, "pairs": rope.pairs}
+        self.op("rope", (buffer,), (buffer,), **attrs, table=index)
+
+    def cache(self, cache: Cache) -> int:
+        self.caches.append(cache)
+        return len(self.caches) - 1
+
+    def state(self, values: int) -> int:
+        self.states.append(State(values))
+        return len(self.states) - 1
+
+    def weight(self, key: str) -> str:
+        return tensor_name(key, self.layer)
+
+    def buffer(self, role: str, width: int, domain: str = "token", dtype: str = "f32") -> str:
+        """The buffer for a role; layers whose widths differ get buffers of their own."""
+        return self._declare(role, Buffer(width, domain, dtype))
+
+    def view(self, role: str, base: str, offset: int, width: int) -> str:
+        return self._declare(role, Buffer(width, base=base, offset=offset))
+
+    def _declare(self, role: str, buffer: Buffer) -> str:
+        name, number = role, 1
+        while self.buffers.get(name, buffer) != buffer:
+            number += 1
+            name = f"{role}.{number}"
+        self.buffers[name] = buffer
+        return name
+
+    def op(
+        self,
+        kind: str,
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+        weights: tuple[str, ...] = (),
+        /,
+        **attrs: Attr,
+    ) -> None:
+        self.ops.append(Op(kind, reads, writes, weights, attrs, self.layer))

@@ -1,0 +1,75 @@
+"""Routing, routed experts, and what stands between the matrices of a feed-forward part, in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from engine.program.ir import Op
+from engine.program.reference.step import Operation, Step
+
+
+def _route(op: Op, step: Step) -> None:
+    logits = step.buffers[op.reads[0]]
+    bias = step.weight(op.weights[0]) if op.weights[0] else 0.0
+    scoring, top_k = op.attrs["scoring"], int(op.attrs["top_k"])
+    scores = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid(), "softmax_topk": logits}[str(scoring)]
+    choice = _open_groups(op, scores + bias)
+    ids = choice.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]  # ties go to the lower id
+    weights = scores.gather(-1, ids)
+    if scoring == "softmax_topk":
+        weights = weights.softmax(-1)
+    if op.attrs["normalize"]:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    step.buffers[op.writes[0]][:] = ids.int()
+    step.buffers[op.writes[1]][:] = weights * float(op.attrs["scale"])
+
+
+def _open_groups(op: Op, choice: Tensor) -> Tensor:
+    """Minus infinity for experts outside the best groups."""
+    groups = int(op.attrs["groups"])
+    if groups == 1:
+        return choice
+    by_group = choice.view(len(choice), groups, choice.shape[1] // groups)
+    worth = by_group.topk(int(op.attrs["group_top"]), dim=-1).values.sum(-1)
+    best = worth.sort(dim=-1, descending=True, stable=True).indices[:, : int(op.attrs["top_groups"])]
+    closed = torch.ones_like(worth, dtype=torch.bool).scatter(-1, best, False)
+    return by_group.masked_fill(closed[..., None], -torch.inf).view(choice.shape)
+
+
+def _run_experts(op: Op, step: Step) -> None:
+    x, ids, weights = (step.buffers[name] for name in op.reads)
+    out = torch.zeros_like(step.buffers[op.writes[0]])
+    for token, chosen in enumerate(ids.tolist()):
+        for place, expert in enumerate(chosen):
+            tensors = step.expert(int(op.attrs["layer"]), expert)
+            up = _product(tensors, "up", x[token])
+            gate = _product(tensors, "gate", x[token]) if "gate" in tensors else up
+            hidden = _activate(op, gate, up)
+            out[token] += weights[token, place] * _product(tensors, "down", hidden)
+    step.buffers[op.writes[0]][:] = out
+
+
+def _glu(op: Op, step: Step) -> None:
+    gate, up = (step.buffers[name] for name in op.reads)
+    step.buffers[op.writes[0]][:] = _activate(op, gate, up)
+
+
+def _activate(op: Op, gate: Tensor, up: Tensor) -> Tensor:
+    if op.attrs["activation"] == "silu":
+        return torch.nn.functional.silu(gate) * up
+    if op.attrs["activation"] == "relu2":
+        return up.relu().square()
+    limit, alpha = float(op.attrs["limit"]), float(op.attrs["alpha"])
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * gate * torch.sigmoid(alpha * gate)
+
+
+def _product(tensors: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    y = tensors[name] @ x
+    return y + tensors[f"{name}_bias"] if f"{name}_bias" in tensors else y
+
+
+EXPERT_OPERATIONS: Mapping[str, Operation] = {"route": _route, "experts": _run_experts, "glu": _glu}

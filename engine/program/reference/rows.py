@@ -1,0 +1,95 @@
+"""Operations that treat every token by itself, in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from engine.program.ir import Op
+from engine.program.reference.step import Operation, Step
+
+
+def _embed(op: Op, step: Step) -> None:
+    (out,) = op.writes
+    step.buffers[out][:] = float(op.attrs["scale"]) * step.weight(op.weights[0])[step.tokens]
+
+
+def _rms_norm(op: Op, step: Step) -> None:
+    x = step.buffers[op.reads[0]]
+    group = int(op.attrs["group"])
+    groups = x.reshape(len(x), x.shape[1] // group, group)
+    normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + float(op.attrs["eps"]))
+    step.buffers[op.writes[0]][:] = (normed * step.weight(op.weights[0])).reshape(x.shape)
+
+
+def _linear(op: Op, step: Step) -> None:
+    x = step.buffers[op.reads[0]]
+    for out, matrix, bias in zip(op.writes, op.weights[::2], op.weights[1::2], strict=True):
+        y = x @ step.weight(matrix).T
+        if bias:
+            y = y + step.weight(bias)
+        step.buffers[out][:] = float(op.attrs["scale"]) * y
+
+
+def _head_linear(op: Op, step: Step) -> None:
+    heads = int(op.attrs["heads"])
+    matrices = step.weight(op.weights[0])
+    matrices = matrices.reshape(heads, -1, matrices.shape[1])
+    x = _runs(step.buffers[op.reads[0]], op, "in", matrices.shape[2])
+    _runs(step.buffers[op.writes[0]], op, "out", matrices.shape[1])[:] = torch.einsum("hrc,thc->thr", matrices, x)
+
+
+def _head_copy(op: Op, step: Step) -> None:
+    width = int(op.attrs["width"])
+    source = _runs(step.buffers[op.reads[0]], op, "in", width)
+    _runs(step.buffers[op.writes[0]], op, "out", width)[:] = source
+
+
+def _rope(op: Op, step: Step) -> None:
+    table = step.program.ropes[int(op.attrs["table"])]
+    dim, offset = int(op.attrs["dim"]), int(op.attrs["offset"])
+    x = step.buffers[op.writes[0]]
+    heads = x.view(len(x), int(op.attrs["heads"]), int(op.attrs["stride"]))[:, :, offset : offset + dim]
+    angles = step.positions[:, None].float() * torch.tensor(table.inv_freq, dtype=torch.float32)
+    cosine, sine = (f(angles)[:, None, :] * table.scale for f in (torch.cos, torch.sin))
+    half = dim // 2
+    first, second = (
+        (heads[..., 0::2], heads[..., 1::2]) if op.attrs["pairs"] else (heads[..., :half], heads[..., half:])
+    )
+    rotated = first * cosine - second * sine, second * cosine + first * sine
+    first[:], second[:] = rotated
+
+
+def _sigmoid_gate(op: Op, step: Step) -> None:
+    x, gate = (step.buffers[name] for name in op.reads)
+    step.buffers[op.writes[0]][:] = gate.sigmoid() * x
+
+
+def _add(op: Op, step: Step) -> None:
+    a, b = (step.buffers[name] for name in op.reads)
+    step.buffers[op.writes[0]][:] = a + float(op.attrs["scale"]) * b
+
+
+def _select(op: Op, step: Step) -> None:
+    step.buffers[op.writes[0]][:] = step.buffers[op.reads[0]][torch.from_numpy(step.batch.rows)]
+
+
+def _runs(x: Tensor, op: Op, side: str, width: int) -> Tensor:
+    """A view [tokens, heads, width] of a run of every head; `side` is "in" or "out"."""
+    heads, stride, offset = int(op.attrs["heads"]), int(op.attrs[f"{side}_stride"]), int(op.attrs[f"{side}_offset"])
+    return x.view(len(x), heads, stride)[:, :, offset : offset + width]
+
+
+ROW_OPERATIONS: Mapping[str, Operation] = {
+    "embed": _embed,
+    "rms_norm": _rms_norm,
+    "linear": _linear,
+    "head_linear": _head_linear,
+    "head_copy": _head_copy,
+    "rope": _rope,
+    "sigmoid_gate": _sigmoid_gate,
+    "add": _add,
+    "select": _select,
+}

@@ -1,0 +1,50 @@
+"""The tensors of mixers that attend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.spec.schema import Attention, LatentAttention
+from engine.spec.wanted import Wanted, vector
+
+
+def attention_tensors(mixer: Attention, hidden: int) -> Iterator[Wanted]:
+    q_width, kv_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+    yield Wanted("attn.q", q_width, hidden, mixer.heads)
+    yield Wanted("attn.k", kv_width, hidden)
+    yield Wanted("attn.v", kv_width, hidden)
+    yield Wanted("attn.o", hidden, q_width)
+    if mixer.gated:
+        yield Wanted("attn.gate", q_width, hidden, mixer.heads)
+    biases = (("q", mixer.q_bias, q_width), ("k", mixer.k_bias, kv_width), ("v", mixer.v_bias, kv_width))
+    for name, present, width in (*biases, ("o", mixer.o_bias, hidden)):
+        if present:
+            yield vector(f"attn.{name}_bias", width)
+    if mixer.qk_norm != "none":
+        yield vector("attn.q_norm", mixer.head_dim if mixer.qk_norm == "head" else q_width)
+        yield vector("attn.k_norm", mixer.head_dim if mixer.qk_norm == "head" else kv_width)
+    if mixer.sinks:
+        yield vector("attn.sinks", mixer.heads)
+
+
+def latent_attention_tensors(mixer: LatentAttention, hidden: int) -> Iterator[Wanted]:
+    heads, latent = mixer.heads, mixer.kv_lora_rank
+    q_width = heads * (mixer.nope_dim + mixer.rope_dim)
+    if mixer.q_lora_rank:
+        yield Wanted("attn.q_a", mixer.q_lora_rank, hidden)
+        yield vector("attn.q_a_norm", mixer.q_lora_rank)
+        yield Wanted("attn.q", q_width, mixer.q_lora_rank)
+    else:
+        yield Wanted("attn.q", q_width, hidden)
+    yield Wanted("attn.kv_a", latent, hidden)
+    yield Wanted("attn.k_rope", mixer.rope_dim, hidden)
+    yield vector("attn.kv_a_norm", latent)
+    yield Wanted("attn.k_up", heads * latent, mixer.nope_dim, heads, apart=True)  # W_uk of every head, transposed
+    yield Wanted("attn.v_up", heads * mixer.v_dim, latent, heads, apart=True)
+    yield Wanted("attn.o", hidden, heads * mixer.v_dim)
+    if mixer.bias:
+        if mixer.q_lora_rank:
+            yield vector("attn.q_a_bias", mixer.q_lora_rank)
+        yield vector("attn.kv_a_bias", latent)
+        yield vector("attn.k_rope_bias", mixer.rope_dim)
+        yield vector("attn.o_bias", hidden)

@@ -1,0 +1,6 @@
+"""Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
+
+from . import general
+
+SPEC_CHANGES = {**general.SPEC_CHANGES}
+DENSE_CHANGES = {**general.DENSE_CHANGES}

@@ -1,0 +1,12 @@
+"""Tiny random models of every family, as settings for transformers. At least one case a family, one for every quirk."""
+
+from .case import Case
+from .dense import DENSE_CASES
+from .latent import LATENT_CASES
+from .quantised import QUANTISED_CASES
+from .recurrent import RECURRENT_CASES
+from .sparse import SPARSE_CASES
+
+CASES: tuple[Case, ...] = (*DENSE_CASES, *SPARSE_CASES, *LATENT_CASES, *RECURRENT_CASES)
+
+__all__ = ["CASES", "QUANTISED_CASES", "Case"]
