@@ -36,13 +36,15 @@ def unpack(codec: str, rows: int, cols: int, packed: memoryview | NDArray[np.uin
 def rope_angles(
     inv_freq: NDArray[np.float32],
     scale: float,
+    growth: tuple[float, int, int],
     positions: NDArray[np.int32],
     cosine: NDArray[np.float32],
     sine: NDArray[np.float32],
 ) -> None:
     """Fill `cosine` and `sine` [positions, frequencies] with a step's rotations, as the executor computes them.
 
-    Raises ValueError for outputs of another shape.
+    `growth` is the rate, the step and the start of `engine.program.ir.RopeTable`. Raises ValueError for outputs of
+    another shape, and for a step below one.
     """
 
 def topology(root: str = "/", allowed: Sequence[int] | None = None) -> dict[str, Any]:

@@ -54,9 +54,10 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("head_copy", "rows.cu", "piiiippii"),
     KernelSource("glu_rows", "rows.cu", "pipiiiffppi"),
     KernelSource("sigmoid_gate", "rows.cu", "pipiippi"),
-    KernelSource("gate_rows", "rows.cu", "pipiiippi"),
+    KernelSource("gate_rows", "rows.cu", "pipiiiippi"),
     KernelSource("relu2_rows", "rows.cu", "piippi"),
     KernelSource("decay_rows", "rows.cu", "pipipippi"),
+    KernelSource("scale_rows", "rows.cu", "pipip"),
     KernelSource("add_rows", "rows.cu", "pipifippi"),
     KernelSource("select_rows", "rows.cu", "pipippi"),
 )

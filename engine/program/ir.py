@@ -49,10 +49,16 @@ class State:
 
 @dataclass(frozen=True)
 class RopeTable:
-    """Angles are `position * inv_freq[i]` in f32; cosine and sine are both multiplied by `scale`."""
+    """Angles are `position * inv_freq[i]` in f32; cosine and sine are both multiplied by `scale`.
+
+    With `growth` also by `1 + growth * log(1 + floor((position + growth_ahead) / growth_every))`.
+    """
 
     inv_freq: tuple[float, ...]
     scale: float = 1.0
+    growth: float = 0.0
+    growth_every: int = 1
+    growth_ahead: int = 0
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,8 @@ ProgramSpec program_spec(nb::handle program) {
     for (nb::handle state : program.attr("states")) spec.states.push_back({get<int>(state, "values")});
     for (nb::handle rope : program.attr("ropes"))
         spec.ropes.push_back(
-            {nb::cast<std::vector<float>>(nb::list(rope.attr("inv_freq"))), get<float>(rope, "scale")});
+            {nb::cast<std::vector<float>>(nb::list(rope.attr("inv_freq"))), get<float>(rope, "scale"),
+             {get<float>(rope, "growth"), get<int>(rope, "growth_every"), get<int>(rope, "growth_ahead")}});
     spec.output = get<std::string>(program, "output");
     return spec;
 }

@@ -321,15 +321,18 @@ NumpyRows unpack(const std::string& codec_name, int rows, int cols, Bytes packed
     return values;
 }
 
-void angles(Floats inv_freq, float scale, Ints positions, WritableRows cosine, WritableRows sine) {
+void angles(Floats inv_freq, float scale, std::tuple<float, int, int> growing, Ints positions, WritableRows cosine,
+            WritableRows sine) {
     for (const WritableRows& out : {cosine, sine}) {
         if (out.shape(0) != positions.size() || out.shape(1) != inv_freq.size())
             throw ProgramError("cosine and sine have a row a position and a column a frequency");
     }
+    const Growth growth = {std::get<0>(growing), std::get<1>(growing), std::get<2>(growing)};
+    if (growth.every < 1) throw ProgramError("growth has steps of at least one position");
     const nb::gil_scoped_release unlocked;
     const FloatMode mode;
     for (size_t row = 0; row < positions.size(); ++row)
-        rope_angles({inv_freq.data(), inv_freq.size()}, scale, positions.data()[row],
+        rope_angles({inv_freq.data(), inv_freq.size()}, scale * growth.at(positions.data()[row]), positions.data()[row],
                     cosine.data() + row * inv_freq.size(), sine.data() + row * inv_freq.size());
 }
 
@@ -376,7 +379,7 @@ NB_MODULE(_native, m) {
     m.def("pack_rows", &pack, "form"_a, "raw"_a, "cols"_a, "out"_a, "stride"_a);
     m.def("encode_rows", &encode, "form"_a, "values"_a);
     m.def("unpack", &unpack, "codec"_a, "rows"_a, "cols"_a, "packed"_a);
-    m.def("rope_angles", &angles, "inv_freq"_a, "scale"_a, "positions"_a, "cosine"_a, "sine"_a);
+    m.def("rope_angles", &angles, "inv_freq"_a, "scale"_a, "growth"_a, "positions"_a, "cosine"_a, "sine"_a);
     m.def("topology", &topology, "root"_a = "/", "allowed"_a = nb::none());
     m.def("placement", &placement, "threads"_a, "root"_a = "/", "allowed"_a = nb::none());
 

@@ -4,9 +4,9 @@
 
 namespace freetoken {
 
-// y[t] = fma over places j ascending, from zero, of weights[t][j] and the output of pair t * top_k + j, which lies in
-// host_rows where the CPU computed it and in device_rows elsewhere; both have rows `row_stride` values apart. y of
-// tokens that are not live stays as it is. Grid (any, bucket): the blocks of a token share its columns.
+// y[t] = fma over places j ascending, from zero, of weights[t][j] (null: of ones) and the output of pair t * top_k + j,
+// which lies in host_rows where the CPU computed it and in device_rows elsewhere; both have rows `row_stride` values
+// apart. y of tokens that are not live stays as it is. Grid (any, bucket): the blocks of a token share its columns.
 extern "C" __global__ void merge(const float* device_rows, const float* host_rows, int32_t row_stride,
                                  const int32_t* target, const float* weights, const int32_t* rows, int32_t top_k,
                                  int32_t hidden, float* y, int32_t y_stride) {
@@ -19,7 +19,7 @@ extern "C" __global__ void merge(const float* device_rows, const float* host_row
             const int pair = token * top_k + place;
             const float* outputs = target[pair] == kTargetCpu ? host_rows : device_rows;
             const uint64_t row = static_cast<uint64_t>(pair) * static_cast<uint32_t>(row_stride);
-            total = fma(weights[pair], outputs[row + static_cast<uint32_t>(column)], total);
+            total = fma(weights != nullptr ? weights[pair] : 1.0f, outputs[row + static_cast<uint32_t>(column)], total);
         }
         y[static_cast<uint64_t>(token) * static_cast<uint32_t>(y_stride) + static_cast<uint32_t>(column)] =
             canonical(total);

@@ -36,7 +36,7 @@ static inline size_t own_row(int stride) {
     return static_cast<size_t>(blockIdx.y) * static_cast<size_t>(stride);
 }
 
-// y = x * (1 / sqrt(mean(x^2) + eps)) * w; w has `group` values.
+// y = x * (1 / sqrt(mean(x^2) + eps)) * w; w has `group` values, or is null.
 extern "C" __global__ void rms_norm(const float* x, int x_stride, const float* w, float eps, int group, const int* rows,
                                     float* y, int y_stride) {
     SHARED(float, tile, kNormTile);
@@ -47,7 +47,7 @@ extern "C" __global__ void rms_norm(const float* x, int x_stride, const float* w
     const float squares = sum_of_squares([from](int i) { return from[i]; }, group, tile, lanes);
     const float r = 1.0f / __fsqrt_rn(squares / static_cast<float>(group) + eps);
     for (int i = static_cast<int>(threadIdx.x); i < group; i += static_cast<int>(blockDim.x))
-        to[i] = canonical(from[i] * r * w[i]);
+        to[i] = canonical(w != nullptr ? from[i] * r * w[i] : from[i] * r);
 }
 
 // y = x * (1 / sqrt(sum(x^2) + eps))

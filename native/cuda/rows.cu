@@ -46,12 +46,13 @@ extern "C" __global__ void sigmoid_gate(const float* x, int x_stride, const floa
     at(y, y_stride, own_row())[i] = canonical(sigmoid(*at(g, g_stride, own_row())) * at(x, x_stride, own_row())[i]);
 }
 
-// y = act(g) * x
-extern "C" __global__ void gate_rows(const float* x, int x_stride, const float* g, int g_stride, int width, int kind,
-                                     const int* rows, float* y, int y_stride) {
+// y = act(g) * x; with `one` g has one value a row.
+extern "C" __global__ void gate_rows(const float* x, int x_stride, const float* g, int g_stride, int one, int width,
+                                     int kind, const int* rows, float* y, int y_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
-    at(y, y_stride, own_row())[i] = gated(kind, at(x, x_stride, own_row())[i], at(g, g_stride, own_row())[i]);
+    const float open = at(g, g_stride, own_row())[one != 0 ? 0 : i];
+    at(y, y_stride, own_row())[i] = gated(kind, at(x, x_stride, own_row())[i], open);
 }
 
 // y = max(x, 0)^2
@@ -78,6 +79,14 @@ extern "C" __global__ void add_rows(const float* a, int a_stride, const float* b
     if (own_row() >= *rows || i >= width) return;
     const float scaled = scale * at(b, b_stride, own_row())[i];
     at(y, y_stride, own_row())[i] = canonical(at(a, a_stride, own_row())[i] + scaled);
+}
+
+// x = factor[0] * x
+extern "C" __global__ void scale_rows(float* x, int x_stride, const float* factor, int width, const int* rows) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    float* value = at(x, x_stride, own_row()) + i;
+    *value = canonical(*factor * *value);
 }
 
 // Row r of y is row selected[r] of x.

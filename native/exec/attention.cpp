@@ -31,7 +31,7 @@ struct Span {
 
 class Attention final : public Operation {
 public:
-    Attention(const Machine& machine, KvCache& cache, const Shape& shape, const Buffer& q, const Buffer& k,
+    Attention(const Machine& machine, KvCache& cache, const Shape& shape, const Buffer& q, const Buffer* k,
               const Buffer* v, const Buffer& o, Mapping& parts)
         : Operation(Clock::attention),
           machine_(machine),
@@ -55,7 +55,7 @@ public:
         const int64_t token_values = int64_t{shape_.kv_heads} * (shape_.kernel.k_dim + shape_.kernel.v_dim);
         switch (phase) {
             case 0:
-                return {{static_cast<uint32_t>(step.tokens), 4}, step.tokens * token_values};
+                return {{k_ == nullptr ? 0 : static_cast<uint32_t>(step.tokens), 4}, step.tokens * token_values};
             case 1:
                 return plan(step);
             default:
@@ -100,7 +100,7 @@ private:
         const int page = pages_of(sequence)[position / cache_.page_tokens()];
         const auto slot = static_cast<size_t>(position % cache_.page_tokens());
         for (int head = 0; head < shape_.kv_heads; ++head) {
-            store_keys(layer, k_.row(token) + head * layer.k_dim, layer.keys(head, page), slot);
+            store_keys(layer, k_->row(token) + head * layer.k_dim, layer.keys(head, page), slot);
             if (v_ == nullptr) continue;
             const size_t v_row = static_cast<size_t>(layer.v_stride) * cache_.value_bytes();
             machine_.operations->store_cached(v_->row(token) + head * layer.v_dim, layer.v_dim, layer.v_stride,
@@ -230,7 +230,7 @@ private:
     KvCache& cache_;
     const Shape shape_;
     const Buffer& q_;
-    const Buffer& k_;
+    const Buffer* k_;  // null: keys and values of the step are in the cache
     const Buffer* v_;
     const Buffer& o_;
     std::vector<Span> spans_;
@@ -241,10 +241,10 @@ private:
 }  // namespace
 
 std::unique_ptr<Operation> make_attention(const OpReader& op) {
-    op.arity(2, 1, 1, 1);
+    op.arity(1, 1, 1, 2);
     KvCache& cache = op.builder.cache();
     const Buffer& q = op.read(0);
-    const Buffer& k = op.read(1);
+    const Buffer* k = op.has_read(1) ? &op.read(1) : nullptr;
     const Buffer* v = op.has_read(2) ? &op.read(2) : nullptr;
     const Buffer& o = op.write(0);
     Shape shape;
@@ -261,15 +261,17 @@ std::unique_ptr<Operation> make_attention(const OpReader& op) {
     kernel.softcap = op.real("softcap");
     kernel.sight = {op.integer("window"), op.integer("chunk")};
     op.require(shape.kv_heads == layer.kv_heads && kernel.k_dim == layer.k_dim, "does not fit its cache");
-    op.require(v == nullptr ? layer.v_dim == 0 && kernel.v_dim <= kernel.k_dim : layer.v_dim == kernel.v_dim,
+    op.require(layer.v_dim == 0 ? kernel.v_dim <= kernel.k_dim : layer.v_dim == kernel.v_dim,
                "its values do not fit its cache");
+    op.require(k == nullptr || (v == nullptr) == (layer.v_dim == 0), "keeps other things than its cache");
     op.require(kernel.v_dim > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0,
                "the kv heads do not divide the heads");
     op.width(q, int64_t{shape.heads} * kernel.k_dim);
-    op.width(k, int64_t{shape.kv_heads} * kernel.k_dim);
+    if (k != nullptr) op.width(*k, int64_t{shape.kv_heads} * kernel.k_dim);
     if (v != nullptr) op.width(*v, int64_t{shape.kv_heads} * kernel.v_dim);
     op.width(o, int64_t{shape.heads} * kernel.v_dim);
-    op.require(!q.per_row && !k.per_row && !o.per_row && (v == nullptr || !v->per_row), "works on one row a token");
+    for (const Buffer* buffer : {&q, k, v, &o})
+        op.require(buffer == nullptr || !buffer->per_row, "works on one row a token");
     if (layer.group == PageGroup::window) op.builder.storage().window_sights.push_back(kernel.sight);
     kernel.k_stride = layer.k_stride;
     kernel.v_stride = (kernel.v_dim + kTileRows - 1) / kTileRows * kTileRows;

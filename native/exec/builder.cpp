@@ -26,6 +26,7 @@ Builder::Builder(const ModelSpec& model, const Settings& settings, const Machine
         auto angles = std::make_unique<RopeAngles>();
         angles->inv_freq = spec.inv_freq;
         angles->scale = spec.scale;
+        angles->growth = spec.growth;
         const size_t bytes = static_cast<size_t>(settings.max_tokens) * angles->pairs() * sizeof(float);
         angles->cosine = Mapping(bytes);
         angles->sine = Mapping(bytes);

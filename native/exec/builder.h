@@ -124,6 +124,7 @@ std::unique_ptr<Operation> make_route(const OpReader& op);
 std::unique_ptr<Operation> make_glu(const OpReader& op);
 std::unique_ptr<Operation> make_sigmoid_gate(const OpReader& op);
 std::unique_ptr<Operation> make_add(const OpReader& op);
+std::unique_ptr<Operation> make_scale(const OpReader& op);
 std::unique_ptr<Operation> make_select(const OpReader& op);
 std::unique_ptr<Operation> make_conv(const OpReader& op);
 std::unique_ptr<Operation> make_delta_rule(const OpReader& op);

@@ -21,6 +21,7 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"glu", make_glu},
     {"sigmoid_gate", make_sigmoid_gate},
     {"add", make_add},
+    {"scale", make_scale},
     {"select", make_select},
     {"conv", make_conv},
     {"delta_rule", make_delta_rule},

@@ -1,5 +1,7 @@
 // The experts of one layer as an operation of the program: all pairs, then
 // their merge.
+#include <array>
+
 #include "exec/builder.h"
 #include "exec/expert_pairs.h"
 
@@ -7,11 +9,16 @@ namespace freetoken {
 namespace {
 
 constexpr int kMostChosen = 64;  // experts of one token
+constexpr auto kOnes = [] {
+    std::array<float, kMostChosen> ones{};
+    for (float& one : ones) one = 1.0f;
+    return ones;
+}();
 
 struct ExpertBuffers {
     const Buffer* x = nullptr;
     const Buffer* ids = nullptr;
-    const Buffer* weights = nullptr;
+    const Buffer* weights = nullptr;  // null: outputs are added as they are
     const Buffer* y = nullptr;
 };
 
@@ -45,8 +52,8 @@ private:
         const int top_k = buffers_.ids->width;
         const float* rows[kMostChosen];
         for (int place = 0; place < top_k; ++place) rows[place] = pairs_.output(token, place);
-        machine_.operations->merge(rows, buffers_.weights->row(token), top_k, buffers_.y->width,
-                                   buffers_.y->row(token));
+        const float* weights = buffers_.weights == nullptr ? kOnes.data() : buffers_.weights->row(token);
+        machine_.operations->merge(rows, weights, top_k, buffers_.y->width, buffers_.y->row(token));
     }
 
     const Machine machine_;
@@ -57,16 +64,17 @@ private:
 }  // namespace
 
 std::unique_ptr<Operation> make_experts(const OpReader& op) {
-    op.arity(3, 1, 0);
+    op.arity(2, 1, 0, 1);
     Builder& builder = op.builder;
-    const ExpertBuffers buffers = {&op.read(0), &op.read(1), &op.read(2), &op.write(0)};
+    const ExpertBuffers buffers = {&op.read(0), &op.read(1), op.has_read(2) ? &op.read(2) : nullptr, &op.write(0)};
     const auto& [x, ids, weights, y] = buffers;
     op.width(*y, x->width);
-    op.width(*weights, ids->width);
-    op.require(ids->integers && !weights->integers, "reads integers and then numbers from the router");
+    if (weights != nullptr) op.width(*weights, ids->width);
+    const bool typed = ids->integers && (weights == nullptr || !weights->integers);
+    op.require(typed, "reads integers and then numbers from the router");
     op.require(ids->width <= kMostChosen, "chooses more than " + std::to_string(kMostChosen) + " experts");
     for (const Buffer* buffer : {x, ids, weights, y})
-        op.require(!buffer->per_row, "buffer " + buffer->name + " does not hold one row a token");
+        op.require(buffer == nullptr || !buffer->per_row, "its buffers do not all hold one row a token");
     ExpertPairs::Parts parts;
     parts.glu = op.glu();
     parts.records = builder.experts(op.integer("layer"));

@@ -85,12 +85,16 @@ std::unique_ptr<Operation> make_gate(const OpReader& op) {
     const Buffer& x = op.read(0);
     const Buffer& gate = op.read(1);
     const Buffer& y = op.write(0);
-    alike(op, x, gate);
+    const bool one = gate.width == 1;
+    if (one)
+        op.require(gate.per_row == x.per_row, "its gate holds rows of another kind");
+    else
+        alike(op, x, gate);
     alike(op, x, y);
     const GateKind kind = gate_kind(op);
     const Operations& operations = *op.builder.machine().operations;
     return row_operation(x, 4 * int64_t{x.width}, [=, &x, &gate, &y, &operations](const Step&, int row) {
-        operations.gate(kind, x.row(row), gate.row(row), x.width, y.row(row));
+        operations.gate(kind, x.row(row), gate.row(row), one, x.width, y.row(row));
     });
 }
 

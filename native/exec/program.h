@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/codec.h"
+#include "exec/rope_angles.h"
 
 namespace freetoken {
 
@@ -42,6 +43,7 @@ struct StateSpec {
 struct RopeSpec {
     std::vector<float> inv_freq;
     float scale = 1.0f;
+    Growth growth;
 };
 
 using Attribute = std::variant<bool, int64_t, double, std::string>;

@@ -9,6 +9,19 @@
 
 namespace freetoken {
 
+// A factor that grows with the position: 1 + rate * log(1 + floor((position + ahead) / every)); a rate of 0: none.
+struct Growth {
+    float rate = 0.0f;
+    int32_t every = 1;
+    int32_t ahead = 0;
+
+    float at(int32_t position) const {
+        if (rate == 0.0f) return 1.0f;
+        const int64_t steps = (int64_t{position} + ahead) / every;
+        return 1.0f + rate * static_cast<float>(std::log1p(static_cast<double>(steps)));
+    }
+};
+
 // Cosine and sine of `position` times each frequency, both times `scale`: inv_freq.size() values each.
 inline void rope_angles(std::span<const float> inv_freq, float scale, int32_t position, float* cosine, float* sine) {
     for (size_t i = 0; i < inv_freq.size(); ++i) {

@@ -55,7 +55,7 @@ std::unique_ptr<Operation> make_rms_norm(const OpReader& op) {
     op.width(y, x.width);
     same_domain(op, x, y);
     op.require(group > 0 && x.width % group == 0, "the group does not divide the width");
-    const float* w = op.vector(0, group);
+    const float* w = op.optional_vector(0, group);
     const Operations& operations = *op.builder.machine().operations;
     return row_operation(x, x.width, [=, &x, &y, &operations](const Step&, int row) {
         for (int begin = 0; begin < x.width; begin += group)
@@ -143,6 +143,17 @@ std::unique_ptr<Operation> make_add(const OpReader& op) {
     });
 }
 
+std::unique_ptr<Operation> make_scale(const OpReader& op) {
+    op.arity(1, 1, 1);
+    const Buffer& x = op.write(0);
+    op.require(&op.read(0) == &x, "scales in place");
+    const float factor = *op.vector(0, 1);
+    const Operations& operations = *op.builder.machine().operations;
+    return row_operation(x, x.width, [=, &x, &operations](const Step&, int row) {
+        operations.scale(x.row(row), factor, x.width);
+    });
+}
+
 std::unique_ptr<Operation> make_select(const OpReader& op) {
     op.arity(1, 1, 0);
     const Buffer& x = op.read(0);
@@ -209,8 +220,9 @@ std::unique_ptr<Operation> make_angles(Builder& builder) {
     return std::make_unique<RowOperation>(Clock::dense, false, 64 * pairs, [&tables](const Step& step, int row) {
         for (const auto& table : tables) {
             const size_t first = static_cast<size_t>(row) * table->pairs();
-            rope_angles(table->inv_freq, table->scale, step.positions[row], table->cosine.floats() + first,
-                        table->sine.floats() + first);
+            const int32_t position = step.positions[row];
+            rope_angles(table->inv_freq, table->scale * table->growth.at(position), position,
+                        table->cosine.floats() + first, table->sine.floats() + first);
         }
     });
 }

@@ -20,6 +20,7 @@ namespace freetoken {
 struct RopeAngles {
     std::vector<float> inv_freq;
     float scale = 1.0f;
+    Growth growth;
     Mapping cosine;
     Mapping sine;
 

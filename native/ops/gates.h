@@ -41,9 +41,9 @@ void decay(const float* x, const float* a, const float* bias, int n, float* g) {
     });
 }
 
-void gate(GateKind kind, const float* x, const float* g, int n, float* y) {
+void gate(GateKind kind, const float* x, const float* g, bool one, int n, float* y) {
     for_lanes(n, [&](int i, int lanes) {
-        const Lanes open = activated(kind, load_up_to(g + i, lanes));
+        const Lanes open = activated(kind, one ? broadcast(*g) : load_up_to(g + i, lanes));
         store_up_to(y + i, canonical(open * load_up_to(x + i, lanes)), lanes);
     });
 }
@@ -51,7 +51,7 @@ void gate(GateKind kind, const float* x, const float* g, int n, float* y) {
 void gated_norm(GateKind kind, bool gate_first, const float* x, const float* g, const float* w, float eps, int n,
                 float* y) {
     if (gate_first) {
-        gate(kind, x, g, n, y);
+        gate(kind, x, g, false, n, y);
         x = y;
     }
     const Lanes r = broadcast(1.0f / std::sqrt(sum(squares_of(x, n)) / static_cast<float>(n) + eps));

@@ -88,7 +88,7 @@ struct Operations {
     // y[i] = scale * (y[i] + bias[i]); null bias: none.
     void (*bias_scale)(float* y, const float* bias, float scale, int n);
 
-    // One group: y = x * (1 / sqrt(mean(x^2) + eps)) * w.
+    // One group: y = x * (1 / sqrt(mean(x^2) + eps)) * w; null w: without it.
     void (*rms_norm)(const float* x, const float* w, float eps, int n, float* y);
 
     // y[i] = a[i] + scale * b[i]
@@ -134,8 +134,8 @@ struct Operations {
     // g[i] = a[i] * softplus(x[i] + bias[i])
     void (*decay)(const float* x, const float* a, const float* bias, int n, float* g);
 
-    // y[i] = act(g[i]) * x[i]
-    void (*gate)(GateKind kind, const float* x, const float* g, int n, float* y);
+    // y[i] = act(g[i]) * x[i]; with `one` g is a single value.
+    void (*gate)(GateKind kind, const float* x, const float* g, bool one, int n, float* y);
 
     // One group: rms_norm(act(g) * x) * w where the gate is first, else rms_norm(x) * w * act(g).
     void (*gated_norm)(GateKind kind, bool gate_first, const float* x, const float* g, const float* w, float eps, int n,

@@ -30,8 +30,9 @@ void rms_norm(const float* x, const float* w, float eps, int n, float* y) {
     });
     const float r = 1.0f / std::sqrt(sum(squares) / static_cast<float>(n) + eps);
     for_lanes(n, [&](int i, int lanes) {
-        const Lanes normed = load_up_to(x + i, lanes) * broadcast(r);
-        store_up_to(y + i, canonical(normed * load_up_to(w + i, lanes)), lanes);
+        Lanes normed = load_up_to(x + i, lanes) * broadcast(r);
+        if (w != nullptr) normed = normed * load_up_to(w + i, lanes);
+        store_up_to(y + i, canonical(normed), lanes);
     });
 }
 

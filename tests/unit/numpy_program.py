@@ -22,6 +22,7 @@ class NumpyProgram:
     dense: Mapping[str, Doubles]
     experts: list[list[Expert]]
     buffers: dict[str, npt.NDArray] = field(default_factory=dict)
+    kept: dict[int, tuple[Doubles, Doubles | None]] = field(default_factory=dict)  # of each cache
 
     def run(self, tokens: npt.NDArray[np.int32]) -> Doubles:
         """The logits of all tokens."""
@@ -47,7 +48,7 @@ class NumpyProgram:
     def rms_norm(self, op: Op, x: Doubles) -> None:
         groups = x.reshape(len(x), -1, op.attrs["group"])
         normed = groups / np.sqrt((groups**2).mean(-1, keepdims=True) + op.attrs["eps"])
-        self._write(op, (normed * self.dense[op.weights[0]]).reshape(x.shape))
+        self._write(op, (normed * (self.dense[op.weights[0]] if op.weights[0] else 1)).reshape(x.shape))
 
     def linear(self, op: Op, x: Doubles) -> None:
         pairs = zip(op.weights[::2], op.weights[1::2], strict=True)
@@ -70,15 +71,20 @@ class NumpyProgram:
     def rope(self, op: Op, x: Doubles) -> None:
         table, dim = self.program.ropes[op.attrs["table"]], op.attrs["dim"]
         angles = np.arange(len(x))[:, None] * np.array(table.inv_freq)
-        cosine, sine = table.scale * np.cos(angles), table.scale * np.sin(angles)
+        steps = (np.arange(len(x)) + table.growth_ahead) // table.growth_every
+        scales = table.scale * (1 + table.growth * np.log1p(steps))[:, None]
+        cosine, sine = scales * np.cos(angles), scales * np.sin(angles)
         for head in range(op.attrs["heads"]):
             start = head * op.attrs["stride"] + op.attrs["offset"]
             run = x[:, start : start + dim]
             first, second = (run[:, 0::2], run[:, 1::2]) if op.attrs["pairs"] else np.split(run, 2, axis=1)
             first[:], second[:] = first * cosine - second * sine, second * cosine + first * sine
 
-    def attention(self, op: Op, q: Doubles, k: Doubles, v: Doubles | None = None) -> None:
+    def attention(self, op: Op, q: Doubles, k: Doubles | None = None, v: Doubles | None = None) -> None:
         a, n = op.attrs, len(q)
+        if k is None:
+            k, v = self.kept[a["cache"]]
+        self.kept[a["cache"]] = k, v
         q, k = q.reshape(n, a["heads"], -1), k.reshape(n, a["kv_heads"], -1)
         values = k[..., : a["v_dim"]] if v is None else v.reshape(n, a["kv_heads"], -1)
         distance = np.arange(n)[:, None] - np.arange(n)
@@ -122,8 +128,9 @@ class NumpyProgram:
         gate, up = (expert[name] @ x + expert.get(f"{name}_bias", 0.0) for name in ("gate", "up"))
         return expert["down"] @ _activate(op, gate, up) + expert.get("down_bias", 0.0)
 
-    def run_experts(self, op: Op, x: Doubles, ids: npt.NDArray, weights: Doubles) -> None:
+    def run_experts(self, op: Op, x: Doubles, ids: npt.NDArray, weights: Doubles | None = None) -> None:
         layer = self.experts[op.attrs["layer"]]
+        weights = np.ones(ids.shape) if weights is None else weights
         for token in range(len(x)):
             chosen = zip(ids[token], weights[token], strict=True)
             self.buffers[op.writes[0]][token] = sum(w * self._run_expert(op, layer[e], x[token]) for e, w in chosen)
@@ -136,6 +143,9 @@ class NumpyProgram:
 
     def add(self, op: Op, a: Doubles, b: Doubles) -> None:
         self._write(op, a + op.attrs["scale"] * b)
+
+    def scale(self, op: Op, x: Doubles) -> None:
+        self._write(op, x * self.dense[op.weights[0]])
 
     def select(self, op: Op, x: Doubles) -> None:
         self._write(op, x)
@@ -162,5 +172,6 @@ _OPERATIONS = {
     "glu": NumpyProgram.glu,
     "sigmoid_gate": NumpyProgram.sigmoid_gate,
     "add": NumpyProgram.add,
+    "scale": NumpyProgram.scale,
     "select": NumpyProgram.select,
 }

@@ -111,6 +111,18 @@ def test_gated_norm(activation: str, gate_first: bool, group: int, weights: int)
     assert_alike(model)
 
 
+def test_gate_of_one_value_scale_norm_without_weights_and_growing_angles() -> None:
+    model = RandomModel()
+    model.ropes.append(RopeTable((0.0, 0.3), 1.25, 0.4, 3, 1))
+    model.buffer("one", 1, base="x", offset=3)
+    model.buffer("y", 50, base="x", offset=8)
+    model.op("rope", ("y",), ("y",), heads=5, stride=10, offset=2, dim=4, pairs=False, table=0)
+    model.op("gate", ("y", "one"), ("y",), activation="none")
+    model.op("scale", ("y",), ("y",), (model.vector("factor", 1, 2.0),))
+    model.op("rms_norm", ("y",), ("y",), ("",), eps=1e-5, group=10)
+    assert_alike(model)
+
+
 @pytest.mark.parametrize("activation", ["silu", "sigmoid", "none"])
 def test_gate_and_relu2(activation: str) -> None:
     model = RandomModel()

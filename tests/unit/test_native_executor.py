@@ -118,6 +118,36 @@ def test_rope_turns_each_head_by_its_position(pairs: bool) -> None:
     assert_near(*model.finish(max_tokens=LONG), LONG, 2e-5)
 
 
+def test_rope_may_grow_and_a_norm_may_have_no_weights() -> None:
+    model = RandomModel()
+    model.ropes += [RopeTable((0.0,) * 12, 1.5, 0.4, 9, 1), RopeTable((1.0, 0.3), 1.0, 0.2, 16, 0)]
+    model.op("rope", ("x",), ("x",), heads=2, stride=32, offset=3, dim=24, pairs=True, table=0)
+    model.op("rms_norm", ("x",), ("x",), ("",), eps=1e-5, group=32)
+    model.op("rope", ("x",), ("x",), heads=4, stride=16, offset=0, dim=4, pairs=False, table=1)
+    model.op("scale", ("x",), ("x",), (model.vector("factor", 1, 2.0),))
+    assert_near(*model.finish(max_tokens=LONG), LONG, 2e-5)
+
+
+def test_attention_may_read_what_another_has_kept() -> None:
+    model = RandomModel()
+    model.attention(window=40)
+    model.buffer("other", HEADS * HEAD_DIM)
+    model.op("linear", ("x",), ("other",), (model.matrix("wother", HEADS * HEAD_DIM, model.hidden), ""), scale=1.0)
+    model.buffer("found", HEADS * HEAD_DIM)
+    attention = next(op for op in model.ops if op.kind == "attention")
+    model.op("attention", ("other",), ("found",), ("",), **attention.attrs)
+    model.add_linear("found", HEADS * HEAD_DIM)
+    assert_near(*model.finish(max_tokens=LONG), LONG, 2e-5)
+
+
+def test_outputs_of_experts_may_be_added_as_they_are() -> None:
+    model = RandomModel()
+    model.moe()
+    place = next(i for i, op in enumerate(model.ops) if op.kind == "experts")
+    model.ops[place] = replace(model.ops[place], reads=model.ops[place].reads[:2])
+    assert_near(*model.finish(), 70, 2e-5)
+
+
 def test_heads_with_matrices_of_their_own_may_begin_within_a_tile() -> None:
     model = RandomModel()
     model.buffer("q", 4 * 24)

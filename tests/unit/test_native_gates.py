@@ -65,6 +65,8 @@ CASES = {
     "gate": Case("gate", ((37, 2.0), (37, 2.0)), 37, gate, {"activation": "sigmoid"}),
     "gate by product": Case("gate", ((64, 2.0), (64, 2.0)), 64, gate, {"activation": "none"}, in_place=True),
     "gate by silu": Case("gate", ((20, 2.0), (20, 2.0)), 20, gate, {"activation": "silu"}),
+    "gate of one value": Case("gate", ((37, 2.0), (1, 2.0)), 37, gate, {"activation": "none"}, in_place=True),
+    "sigmoid gate of one value": Case("gate", ((37, 2.0), (1, 2.0)), 37, gate, {"activation": "sigmoid"}),
     "relu2": Case("relu2", ((45, 2.0),), 45, relu2, {}),
 }
 

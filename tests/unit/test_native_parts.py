@@ -43,13 +43,27 @@ def test_rows_that_a_buffer_does_not_hold_are_refused() -> None:
             executor.write_buffer(name, np.zeros(shape, np.float32))
 
 
+STILL = (0.0, 1, 0)
+
+
+def test_angles_grow_by_the_logarithm_of_their_step() -> None:
+    positions = np.array([0, 2, 3, 100], np.int32)
+    cosine, sine = (np.full((4, 1), np.nan, np.float32) for _ in range(2))
+    _native.rope_angles(np.zeros(1, np.float32), 2.0, (0.5, 4, 1), positions, cosine, sine)
+    steps = np.log1p([0, 0, 1, 25]).astype(np.float32)
+    np.testing.assert_array_equal(cosine[:, 0], np.float32(2) * (np.float32(1) + np.float32(0.5) * steps))
+    assert not sine.any()
+    with pytest.raises(ValueError, match="at least one position"):
+        _native.rope_angles(np.zeros(1, np.float32), 1.0, (0.5, 0, 1), positions, cosine, sine)
+
+
 def test_angles_are_products_in_f32_whose_cosines_are_taken_in_double() -> None:
     table = RopeTable((1.0, 0.3, 1e-4), scale=1.25)
     positions = np.array([0, 7, 131071], np.int32)
     cosine, sine = (np.full((3, 3), np.nan, np.float32) for _ in range(2))
-    _native.rope_angles(np.asarray(table.inv_freq, np.float32), table.scale, positions, cosine, sine)
+    _native.rope_angles(np.asarray(table.inv_freq, np.float32), table.scale, STILL, positions, cosine, sine)
     angles = (positions.astype(np.float32)[:, None] * np.asarray(table.inv_freq, np.float32)).astype(np.float64)
     np.testing.assert_array_equal(cosine, np.cos(angles).astype(np.float32) * np.float32(table.scale))
     np.testing.assert_array_equal(sine, np.sin(angles).astype(np.float32) * np.float32(table.scale))
     with pytest.raises(ValueError, match="a row a position"):
-        _native.rope_angles(np.ones(2, np.float32), 1.0, positions, cosine, sine)
+        _native.rope_angles(np.ones(2, np.float32), 1.0, STILL, positions, cosine, sine)

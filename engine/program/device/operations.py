@@ -19,6 +19,7 @@ from engine.program.device.row_operations import (
     make_rms_norm,
     make_rope,
     make_route,
+    make_scale,
     make_select,
     make_sigmoid_gate,
 )
@@ -38,6 +39,7 @@ MAKERS: Mapping[str, Maker] = {
     "glu": make_glu,
     "sigmoid_gate": make_sigmoid_gate,
     "add": make_add,
+    "scale": make_scale,
     "select": make_select,
     "l2_norm": make_l2_norm,
     "decay": make_decay,
@@ -88,12 +90,13 @@ def _mixer(op: OpReader) -> Issue:
 
 
 def _experts(op: OpReader, experts: LayerExperts | None) -> Issue:
-    x, ids, weights, y = op.read(0), op.read(1), op.read(2), op.write(0)
+    x, ids, y = op.read(0), op.read(1), op.write(0)
+    weights = op.read(2).address if len(op.op.reads) > 2 else 0
     op.require(x.width == y.width, "input and output differ in width")
     op.require(experts is not None, "no bank holds its experts")
     assert experts is not None
     layer = op.integer("layer")
-    dense = (ids.address, weights.address)
+    dense = (ids.address, weights)
 
     def issue(extent: Extent) -> None:
         buffers = MoeBuffers(x.address, x.stride, *dense, extent.live(False), y.address, y.stride)

@@ -127,14 +127,15 @@ class PagedAttention:
         self._tables.begin(batch)
 
     def issue(self, stream: Stream, op: Op, extent: Extent) -> None:
-        """The launches of one operation: append keys and values, attend in parts, merge them."""
+        """The launches of one operation: append keys and values that it has, attend in parts, merge them."""
         place = int(op.attrs["cache"])
         cache, layer = self._caches[place], self._layers[place]
         rows = [self._buffers[name] for name in op.reads if name]
-        keys = {"DIM": cache.k_dim, "PADDED": layer.k_padded, "BLOCK": block_of(layer.k_padded)}
-        keys |= {"PLACE": layer.k_place, "COLUMN": layer.k_column}
-        self._append(stream, rows[1], keys, 0, layer.key_values, place, extent)
-        if cache.v_dim:
+        if len(rows) > 1:
+            keys = {"DIM": cache.k_dim, "PADDED": layer.k_padded, "BLOCK": block_of(layer.k_padded)}
+            keys |= {"PLACE": layer.k_place, "COLUMN": layer.k_column}
+            self._append(stream, rows[1], keys, 0, layer.key_values, place, extent)
+        if len(rows) > 2:
             values = {"DIM": cache.v_dim, "PADDED": layer.v_padded, "BLOCK": block_of(layer.v_padded)}
             values |= {"PLACE": layer.v_padded, "COLUMN": 1}
             self._append(stream, rows[2], values, layer.value_base, layer.value_values, place, extent)

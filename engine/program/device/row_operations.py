@@ -127,6 +127,19 @@ def make_add(op: OpReader) -> Issue:
     return issue
 
 
+def make_scale(op: OpReader) -> Issue:
+    x = op.write(0)
+    op.require(op.op.reads == op.op.writes, "it scales in place")
+    factor = op.context.weights.vector(op.op.weights[0], 1)
+    launch = op.context.launcher("scale_rows")
+
+    def issue(extent: Extent) -> None:
+        grid = columns_grid(x.width, extent.grid_rows(x.per_row))
+        launch(grid, THREADS, x.address, x.stride, factor, x.width, extent.live(x.per_row))
+
+    return issue
+
+
 def make_select(op: OpReader) -> Issue:
     x, y = op.read(0), op.write(0)
     op.require(not x.per_row and y.per_row and x.width == y.width, "it selects rows of a buffer of tokens")

@@ -141,8 +141,15 @@ class StepData:
         mixer_bytes: Callable[[int], int],
     ) -> None:
         self._driver = driver
-        self._ropes = tuple((np.asarray(table.inv_freq, np.float32), table.scale) for table in ropes)
-        self._pairs = [len(frequencies) for frequencies, _ in self._ropes]
+        self._ropes = tuple(
+            (
+                np.asarray(table.inv_freq, np.float32),
+                table.scale,
+                (table.growth, table.growth_every, table.growth_ahead),
+            )
+            for table in ropes
+        )
+        self._pairs = [len(frequencies) for frequencies, _, _ in self._ropes]
         self._chunk_rows = chunk_rows
         self._routed = routed
         self._mixer_bytes = mixer_bytes
@@ -168,10 +175,10 @@ class StepData:
         self._ints(layout.token_ids, count)[:] = batch.tokens
         self._ints(layout.positions, count)[:] = batch.positions
         self._ints(layout.selected, wanted)[:] = batch.rows
-        for (frequencies, scale), places in zip(self._ropes, layout.angles, strict=True):
+        for (frequencies, scale, growth), places in zip(self._ropes, layout.angles, strict=True):
             shape = count, len(frequencies)
             cosine, sine = (self._values(place, count * len(frequencies)).reshape(shape) for place in places)
-            _native.rope_angles(frequencies, scale, batch.positions, cosine, sine)
+            _native.rope_angles(frequencies, scale, growth, batch.positions, cosine, sine)
         if forced is not None:
             layers, top_k = self._routed
             ids = self._ints(layout.forced, layers * layout.tokens * top_k).reshape(layers, layout.tokens, top_k)

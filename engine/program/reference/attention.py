@@ -14,11 +14,11 @@ from engine.program.reference.step import Operation, Step
 def _attention(op: Op, step: Step) -> None:
     cache = step.context.caches[int(op.attrs["cache"])]
     heads, kv_heads = int(op.attrs["heads"]), int(op.attrs["kv_heads"])
-    q, k = (step.buffers[name] for name in op.reads[:2])
+    q, *kept = (step.buffers[name] for name in op.reads)
     k_dim, v_dim = int(op.attrs["k_dim"]), int(op.attrs["v_dim"])
     q = q.reshape(len(q), heads, k_dim)
-    k = k.reshape(len(k), kv_heads, k_dim)
-    v = step.buffers[op.reads[2]].reshape(len(k), kv_heads, v_dim) if len(op.reads) > 2 else None
+    k = kept[0].reshape(len(q), kv_heads, k_dim) if kept else None
+    v = kept[1].reshape(len(q), kv_heads, v_dim) if len(kept) > 1 else None
     out = step.buffers[op.writes[0]].view(len(q), heads, v_dim)
     sinks = step.weight(op.weights[0]) if op.weights[0] else None
     bounds = step.batch.seq_starts
@@ -30,7 +30,8 @@ def _attention(op: Op, step: Step) -> None:
         positions = step.positions[first:last]
         page = torch.from_numpy(table)[positions // step.page_tokens]
         slot = positions % step.page_tokens
-        cache.keys[page, slot] = k[first:last]
+        if k is not None:
+            cache.keys[page, slot] = k[first:last]
         if v is not None and cache.values is not None:
             cache.values[page, slot] = v[first:last]
         seen = torch.arange(_oldest(op, int(positions[0])), int(positions[-1]) + 1)

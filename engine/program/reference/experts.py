@@ -40,7 +40,8 @@ def _open_groups(op: Op, choice: Tensor) -> Tensor:
 
 
 def _run_experts(op: Op, step: Step) -> None:
-    x, ids, weights = (step.buffers[name] for name in op.reads)
+    x, ids, *weighed = (step.buffers[name] for name in op.reads)
+    weights = weighed[0] if weighed else torch.ones(ids.shape)
     out = torch.zeros_like(step.buffers[op.writes[0]])
     for token, chosen in enumerate(ids.tolist()):
         for place, expert in enumerate(chosen):

@@ -21,7 +21,9 @@ def _rms_norm(op: Op, step: Step) -> None:
     group = int(op.attrs["group"])
     groups = x.reshape(len(x), x.shape[1] // group, group)
     normed = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + float(op.attrs["eps"]))
-    step.buffers[op.writes[0]][:] = (normed * step.weight(op.weights[0])).reshape(x.shape)
+    if op.weights[0]:
+        normed = normed * step.weight(op.weights[0])
+    step.buffers[op.writes[0]][:] = normed.reshape(x.shape)
 
 
 def _linear(op: Op, step: Step) -> None:
@@ -53,7 +55,9 @@ def _rope(op: Op, step: Step) -> None:
     x = step.buffers[op.writes[0]]
     heads = x.view(len(x), int(op.attrs["heads"]), int(op.attrs["stride"]))[:, :, offset : offset + dim]
     angles = step.positions[:, None].float() * torch.tensor(table.inv_freq, dtype=torch.float32)
-    cosine, sine = (f(angles)[:, None, :] * table.scale for f in (torch.cos, torch.sin))
+    steps = (step.positions + table.growth_ahead) // table.growth_every
+    scales = table.scale * (1 + table.growth * torch.log1p(steps.float()))[:, None, None]
+    cosine, sine = (f(angles)[:, None, :] * scales for f in (torch.cos, torch.sin))
     half = dim // 2
     first, second = (
         (heads[..., 0::2], heads[..., 1::2]) if op.attrs["pairs"] else (heads[..., :half], heads[..., half:])
@@ -70,6 +74,10 @@ def _sigmoid_gate(op: Op, step: Step) -> None:
 def _add(op: Op, step: Step) -> None:
     a, b = (step.buffers[name] for name in op.reads)
     step.buffers[op.writes[0]][:] = a + float(op.attrs["scale"]) * b
+
+
+def _scale(op: Op, step: Step) -> None:
+    step.buffers[op.writes[0]][:] *= step.weight(op.weights[0])
 
 
 def _select(op: Op, step: Step) -> None:
@@ -91,5 +99,6 @@ ROW_OPERATIONS: Mapping[str, Operation] = {
     "rope": _rope,
     "sigmoid_gate": _sigmoid_gate,
     "add": _add,
+    "scale": _scale,
     "select": _select,
 }

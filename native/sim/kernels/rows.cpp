@@ -9,4 +9,5 @@ SIM_KERNEL_FLAT(gate_rows);
 SIM_KERNEL_FLAT(relu2_rows);
 SIM_KERNEL_FLAT(decay_rows);
 SIM_KERNEL_FLAT(add_rows);
+SIM_KERNEL_FLAT(scale_rows);
 SIM_KERNEL_FLAT(select_rows);
