@@ -42,6 +42,8 @@ def latent_attention_tensors(mixer: LatentAttention, hidden: int) -> Iterator[Wa
     yield Wanted("attn.k_up", heads * latent, mixer.nope_dim, heads, apart=True)  # W_uk of every head, transposed
     yield Wanted("attn.v_up", heads * mixer.v_dim, latent, heads, apart=True)
     yield Wanted("attn.o", hidden, heads * mixer.v_dim)
+    if mixer.gated:
+        yield Wanted("attn.gate", heads, hidden)
     if mixer.bias:
         if mixer.q_lora_rank:
             yield vector("attn.q_a_bias", mixer.q_lora_rank)

@@ -14,9 +14,12 @@ GATE_ACTIVATIONS = ("silu", "sigmoid")
 class DeltaNet:
     """Gated delta rule behind a short convolution (Yang et al. 2024, arXiv 2412.06464).
 
-    With `decay_rank` the state decays by a factor of its own in every key channel, which a projection through so many
-    values gives (Kimi delta attention, arXiv 2510.26692); 0: by one factor a head. With `gate_rank` the output's gate
-    comes through so many values; 0: straight from the hidden state.
+    With `channelwise` the state decays by a factor of its own in every key channel (Kimi delta attention, arXiv
+    2510.26692), else by one factor a head. With `decay_rank` that factor comes through so many values, and is one a
+    channel; with `gate_rank` the output's gate does; 0: straight from the hidden state.
+
+    The logarithm of a factor is `-exp(a_log) * softplus(a + dt_bias)`, or with `decay_bound`, which is below zero,
+    `decay_bound * sigmoid(exp(a_log) * (a + dt_bias))`.
     """
 
     kind: ClassVar[str] = "delta_net"
@@ -30,6 +33,8 @@ class DeltaNet:
     gate_activation: str = "silu"
     decay_rank: int = 0
     gate_rank: int = 0
+    channelwise: bool = False
+    decay_bound: float = 0.0
 
     def __post_init__(self) -> None:
         require_positive(
@@ -46,8 +51,14 @@ class DeltaNet:
         known = self.gate_activation in GATE_ACTIVATIONS
         require(known, f"the gate must be one of {', '.join(GATE_ACTIVATIONS)}, not {self.gate_activation}")
         require(min(self.decay_rank, self.gate_rank) >= 0, "the rank of a projection must not be negative")
-        whole = not self.decay_rank or self.heads == self.key_heads
+        require(self.decay_bound <= 0, f"the logarithm of a decay cannot be bounded by {self.decay_bound}")
+        whole = not self.decays_by_channel or self.heads == self.key_heads
         require(whole, "a decay of every key channel needs as many key heads as value heads")
+
+    @property
+    def decays_by_channel(self) -> bool:
+        """Whether every key channel has a decay of its own."""
+        return self.channelwise or self.decay_rank > 0
 
     @property
     def key_width(self) -> int:
@@ -62,7 +73,7 @@ class DeltaNet:
     @property
     def decay_width(self) -> int:
         """Decays of a token: one a head, or one a key channel of every head."""
-        return self.heads * self.k_dim if self.decay_rank else self.heads
+        return self.heads * self.k_dim if self.decays_by_channel else self.heads
 
 
 @dataclass(frozen=True)

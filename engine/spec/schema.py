@@ -92,6 +92,7 @@ class LatentAttention:
     rope: Rope | None  # None: positions are not rotated
     norm_eps: float  # of the norms of the two latents
     bias: bool = False  # of the projections from and to the hidden state, except a direct query's
+    gated: bool = False  # every head's output is multiplied by the sigmoid of a projection to one value a head
 
     def __post_init__(self) -> None:
         require_positive(

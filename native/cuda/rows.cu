@@ -38,12 +38,13 @@ extern "C" __global__ void glu_rows(const float* gate, int gate_stride, const fl
     at(h, h_stride, own_row())[i] = kind == 0 ? silu_glu(g, u) : clamped_silu_glu(g, u, alpha, limit);
 }
 
-// y = sigmoid(g[0]) * x
-extern "C" __global__ void sigmoid_gate(const float* x, int x_stride, const float* g, int g_stride, int width,
+// y = sigmoid(g) * x; a value of g is for `run` values of x.
+extern "C" __global__ void sigmoid_gate(const float* x, int x_stride, const float* g, int g_stride, int run, int width,
                                         const int* rows, float* y, int y_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
-    at(y, y_stride, own_row())[i] = canonical(sigmoid(*at(g, g_stride, own_row())) * at(x, x_stride, own_row())[i]);
+    const float open = sigmoid(at(g, g_stride, own_row())[i / run]);
+    at(y, y_stride, own_row())[i] = canonical(open * at(x, x_stride, own_row())[i]);
 }
 
 // y = act(g) * x; with `one` g has one value a row.
@@ -63,13 +64,16 @@ extern "C" __global__ void relu2_rows(const float* x, int x_stride, int width, c
     at(y, y_stride, own_row())[i] = relu2(at(x, x_stride, own_row())[i]);
 }
 
-// The logarithm of what a recurrence keeps: g = -exp(a_log[h]) * softplus(x + bias); a head has `values` values.
+// The logarithm of what a recurrence keeps: g = -exp(a_log[h]) * softplus(x + bias), or where bound is not 0,
+// bound * sigmoid(exp(a_log[h]) * (x + bias)); a head has `values` values.
 extern "C" __global__ void decay_rows(const float* x, int x_stride, const float* a_log, int values, const float* bias,
-                                      int width, const int* rows, float* g, int g_stride) {
+                                      float bound, int width, const int* rows, float* g, int g_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
-    const float step = softplus(at(x, x_stride, own_row())[i] + bias[i]);
-    at(g, g_stride, own_row())[i] = canonical(-exp(a_log[i / values]) * step);
+    const float shifted = at(x, x_stride, own_row())[i] + bias[i];
+    const float rate = -exp(a_log[i / values]);
+    const float kept = bound != 0.0f ? bound * sigmoid(0.0f - rate * shifted) : rate * softplus(shifted);
+    at(g, g_stride, own_row())[i] = canonical(kept);
 }
 
 // y = a + scale * b

@@ -48,14 +48,15 @@ std::unique_ptr<Operation> make_decay(const OpReader& op) {
     alike(op, a, g);
     const int heads = op.integer("heads");
     op.require(heads > 0 && a.width % heads == 0, "the heads do not divide the width");
+    const float bound = op.real("bound");
     const float* a_log = op.vector(0, heads);
     const float* bias = op.vector(1, a.width);
     std::vector<float> rates;
     for (int i = 0; i < a.width; ++i) rates.push_back(-exp(a_log[i / (a.width / heads)]));
     const Operations& operations = *op.builder.machine().operations;
     return row_operation(a, 8 * int64_t{a.width},
-                         [&a, &g, &operations, bias, rates = std::move(rates)](const Step&, int row) {
-                             operations.decay(a.row(row), rates.data(), bias, a.width, g.row(row));
+                         [&a, &g, &operations, bound, bias, rates = std::move(rates)](const Step&, int row) {
+                             operations.decay(a.row(row), rates.data(), bias, bound, a.width, g.row(row));
                          });
 }
 

@@ -121,9 +121,12 @@ std::unique_ptr<Operation> make_sigmoid_gate(const OpReader& op) {
     op.width(y, x.width);
     same_domain(op, x, y);
     same_domain(op, x, gate);
+    op.require(x.width % gate.width == 0, "the gates do not divide the width");
+    const int run = x.width / gate.width;
     const Operations& operations = *op.builder.machine().operations;
-    return row_operation(y, y.width, [&x, &gate, &y, &operations](const Step&, int row) {
-        operations.sigmoid_gate(x.row(row), gate.row(row)[0], x.width, y.row(row));
+    return row_operation(y, y.width, [=, &x, &gate, &y, &operations](const Step&, int row) {
+        for (int i = 0; i < gate.width; ++i)
+            operations.sigmoid_gate(x.row(row) + i * run, gate.row(row)[i], run, y.row(row) + i * run);
     });
 }
 

@@ -34,10 +34,13 @@ void l2_norm(const float* x, float eps, int n, float* y) {
     for_lanes(n, [&](int i, int lanes) { store_up_to(y + i, canonical(load_up_to(x + i, lanes) * r), lanes); });
 }
 
-void decay(const float* x, const float* a, const float* bias, int n, float* g) {
+void decay(const float* x, const float* a, const float* bias, float bound, int n, float* g) {
     for_lanes(n, [&](int i, int lanes) {
-        const Lanes step = softplus(load_up_to(x + i, lanes) + load_up_to(bias + i, lanes));
-        store_up_to(g + i, canonical(load_up_to(a + i, lanes) * step), lanes);
+        const Lanes shifted = load_up_to(x + i, lanes) + load_up_to(bias + i, lanes);
+        const Lanes rate = load_up_to(a + i, lanes);
+        const Lanes kept = bound != 0.0f ? broadcast(bound) * sigmoid(broadcast(0.0f) - rate * shifted)
+                                         : rate * softplus(shifted);
+        store_up_to(g + i, canonical(kept), lanes);
     });
 }
 

@@ -132,7 +132,7 @@ struct Operations {
     void (*l2_norm)(const float* x, float eps, int n, float* y);
 
     // g[i] = a[i] * softplus(x[i] + bias[i])
-    void (*decay)(const float* x, const float* a, const float* bias, int n, float* g);
+    void (*decay)(const float* x, const float* a, const float* bias, float bound, int n, float* g);
 
     // y[i] = act(g[i]) * x[i]; with `one` g is a single value.
     void (*gate)(GateKind kind, const float* x, const float* g, bool one, int n, float* y);

@@ -64,9 +64,12 @@ FREETOKEN_TEST(rows_are_the_same_in_every_table) {
         for (const Kernels* kernels : available_kernels()) {
             const Operations& ops = operations_of(kernels);
             Floats y(n), wanted(n);
-            ops.decay(x.data(), w.data(), g.data(), count, y.data());
+            ops.decay(x.data(), w.data(), g.data(), 0.0f, count, y.data());
             for (size_t i = 0; i < n; ++i) wanted[i] = canonical(w[i] * softplus(x[i] + g[i]));
             check_same(ops.name, "decay", y, wanted);
+            ops.decay(x.data(), w.data(), g.data(), -5.0f, count, y.data());
+            for (size_t i = 0; i < n; ++i) wanted[i] = canonical(-5.0f * sigmoid(0.0f - w[i] * (x[i] + g[i])));
+            check_same(ops.name, "bounded decay", y, wanted);
             ops.relu2(x.data(), count, y.data());
             for (size_t i = 0; i < n; ++i) wanted[i] = canonical(0.0f > x[i] ? 0.0f : x[i] * x[i]);
             check_same(ops.name, "relu2", y, wanted);

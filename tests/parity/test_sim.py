@@ -44,6 +44,7 @@ FEW = (  # one a mixer, router, activation or form of experts
     "lfm2_moe-odd-biased",
     "jamba-odd-biased",
     "nemotron_h-odd-groups",
+    "bailing_hybrid-odd-unbounded",
 )
 RECURRENT = FEW[FEW.index("qwen3_next-odd-mixed-layers") :]
 EVERY = [pytest.param(case.name, marks=() if case.name in FEW else pytest.mark.long) for case in CASES]

@@ -139,7 +139,7 @@ class NumpyProgram:
         self._write(op, _activate(op, gate, up))
 
     def sigmoid_gate(self, op: Op, x: Doubles, gate: Doubles) -> None:
-        self._write(op, x / (1 + np.exp(-gate)))
+        self._write(op, x / (1 + np.exp(-np.repeat(gate, x.shape[1] // gate.shape[1], axis=1))))
 
     def add(self, op: Op, a: Doubles, b: Doubles) -> None:
         self._write(op, a + op.attrs["scale"] * b)

@@ -41,7 +41,7 @@ class RecurrentModel(RandomModel):
             self.op("l2_norm", (name,), (name,), eps=1e-6, group=k_dim)
         g = self.linear(f"g{n}", heads * (k_dim if channelwise else 1))
         decays = self.vector(f"a_log{n}", heads), self.vector(f"dt_bias{n}", self.buffers[g].width)
-        self.op("decay", (g,), (g,), decays, heads=heads)
+        self.op("decay", (g,), (g,), decays, heads=heads, bound=0.0)
         b = self.linear(f"b{n}", heads)
         out = self.buffer(f"delta{n}", heads * v_dim)
         sizes = {"key_heads": key_heads, "heads": heads, "k_dim": k_dim, "v_dim": v_dim}

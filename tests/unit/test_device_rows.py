@@ -81,7 +81,9 @@ def test_glu_gate_add_and_copies_of_heads(activation: str) -> None:
     model.buffer("one", 1, base="x", offset=63)
     model.op("glu", ("gate", "up"), ("h",), activation=activation, alpha=1.7, limit=0.5)
     model.op("add", ("h", "up"), ("h",), scale=0.3)
+    model.buffer("five", 5, base="x", offset=40)
     model.op("sigmoid_gate", ("h", "one"), ("h",))
+    model.op("sigmoid_gate", ("h", "five"), ("h",))
     model.op("head_copy", ("h",), ("x",), heads=4, in_stride=9, in_offset=2, out_stride=16, out_offset=5, width=7)
     assert_alike(model)
 
@@ -133,12 +135,13 @@ def test_gate_and_relu2(activation: str) -> None:
     assert_alike(model)
 
 
+@pytest.mark.parametrize("bound", [0.0, -5.0])
 @pytest.mark.parametrize("values", [1, 7])
-def test_decay(values: int) -> None:
+def test_decay(values: int, bound: float) -> None:
     model = RandomModel()
     model.buffer("a", 6 * values, base="x", offset=5)
     weights = (model.vector("a_log", 6), model.vector("dt_bias", 6 * values))
-    model.op("decay", ("a",), ("a",), weights, heads=6)
+    model.op("decay", ("a",), ("a",), weights, heads=6, bound=bound)
     assert_alike(model)
 
 
@@ -168,7 +171,7 @@ def test_gates_and_decays_at_the_edges_of_numbers() -> None:
     model.buffer("a", 16, base="x", offset=33)
     model.buffer("r", 15, base="x", offset=49)
     model.op("gate", ("g", "g"), ("g",), activation="silu")
-    model.op("decay", ("a",), ("a",), (model.vector("a_log", 16), model.vector("dt_bias", 16)), heads=16)
+    model.op("decay", ("a",), ("a",), (model.vector("a_log", 16), model.vector("dt_bias", 16)), heads=16, bound=0.0)
     model.op("relu2", ("r",), ("r",))
     assert_alike(model)
 

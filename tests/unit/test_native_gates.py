@@ -25,7 +25,8 @@ def l2_norm(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
 def decay(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
     a_log, bias = (np.asarray(w) for w in weights)
     rates = np.repeat(np.exp(a_log), len(bias) // len(a_log))
-    return np.asarray(-rates * np.logaddexp(0, reads[0] + bias))
+    shifted, bound = reads[0] + bias, attrs["bound"]
+    return np.asarray(bound / (1 + np.exp(-rates * shifted)) if bound else -rates * np.logaddexp(0, shifted))
 
 
 def gated_norm(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
@@ -56,8 +57,9 @@ def norm_case(width: int, group: int, own: bool, **attrs: Any) -> Case:
 CASES = {
     "l2_norm": Case("l2_norm", ((60, 1.0),), 60, l2_norm, {"eps": 0.1, "group": 20}),
     "l2_norm in place": Case("l2_norm", ((64, 1.0),), 64, l2_norm, {"eps": 1e-6, "group": 16}, in_place=True),
-    "decay a head": Case("decay", ((9, 4.0),), 9, decay, {"heads": 9}, (vector(9), vector(9))),
-    "decay a key channel": Case("decay", ((66, 4.0),), 66, decay, {"heads": 3}, (vector(3), vector(66))),
+    "decay a head": Case("decay", ((9, 4.0),), 9, decay, {"heads": 9, "bound": 0.0}, (vector(9), vector(9))),
+    "decay a key channel": Case("decay", ((66, 4.0),), 66, decay, {"heads": 3, "bound": 0.0}, (vector(3), vector(66))),
+    "decay with a bound": Case("decay", ((66, 4.0),), 66, decay, {"heads": 3, "bound": -5.0}, (vector(3), vector(66))),
     "norm and gate": norm_case(60, 20, False, gate_first=False, activation="silu"),
     "norm and sigmoid gate": norm_case(64, 16, False, gate_first=False, activation="sigmoid"),
     "gate and norm": norm_case(50, 25, True, gate_first=True, activation="silu"),
@@ -98,7 +100,7 @@ def test_what_is_no_number_stays_with_its_token(name: str) -> None:
 
 REFUSED = {
     "a group that does not divide": (replace(CASES["l2_norm"], attrs={"eps": 0.1, "group": 17}), "divide"),
-    "heads that do not divide": (replace(CASES["decay a key channel"], attrs={"heads": 7}), "divide"),
+    "heads that do not divide": (replace(CASES["decay a key channel"], attrs={"heads": 7, "bound": 0.0}), "divide"),
     "a gate of another width": (replace(CASES["gate"], reads=((37, 1.0), (36, 1.0))), "columns"),
     "weights of another length": (replace(CASES["norm and gate"], weights=(vector(30),)), "values instead of"),
     "an unknown activation": (replace(CASES["gate"], attrs={"activation": "gelu"}), "gelu"),

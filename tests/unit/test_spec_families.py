@@ -205,7 +205,7 @@ def test_yarn_stretches_the_context() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "words"),
-    [("qwen3moe", "Did you mean qwen3_moe or"), ("mamba", "It runs deepseek_v2, deepseek_v3")],
+    [("qwen3moe", "Did you mean qwen3_moe or"), ("mamba", "deepseek_v2, deepseek_v3")],
 )
 def test_an_unknown_family_is_named_and_the_known_listed(model_type: str, words: str) -> None:
     with pytest.raises(UnsupportedError) as caught:

@@ -70,14 +70,14 @@ def make_relu2(op: OpReader) -> Issue:
 
 def make_decay(op: OpReader) -> Issue:
     a, g = _alike(op, op.read(0), op.write(0))
-    heads = op.integer("heads")
+    heads, bound = op.integer("heads"), op.real("bound")
     op.require(heads > 0 and a.width % heads == 0, "the heads do not divide the width")
     a_log = op.context.weights.vector(op.op.weights[0], heads)
     bias = op.context.weights.vector(op.op.weights[1], a.width)
     launch = op.context.launcher("decay_rows")
 
     def issue(extent: Extent) -> None:
-        inputs = (a.address, a.stride, a_log, a.width // heads, bias, a.width)
+        inputs = (a.address, a.stride, a_log, a.width // heads, bias, bound, a.width)
         grid = columns_grid(a.width, extent.grid_rows(a.per_row))
         launch(grid, THREADS, *inputs, extent.live(a.per_row), g.address, g.stride)
 

@@ -103,12 +103,15 @@ def make_glu(op: OpReader) -> Issue:
 def make_sigmoid_gate(op: OpReader) -> Issue:
     x, gate, y = op.read(0), op.read(1), op.write(0)
     op.require(x.width == y.width, "input and output differ in width")
+    op.require(x.width % gate.width == 0, "the gates do not divide the width")
+    run = x.width // gate.width
     launch = op.context.launcher("sigmoid_gate")
 
     def issue(extent: Extent) -> None:
         live = extent.live(y.per_row)
         grid = columns_grid(y.width, extent.grid_rows(y.per_row))
-        launch(grid, THREADS, x.address, x.stride, gate.address, gate.stride, y.width, live, y.address, y.stride)
+        inputs = (x.address, x.stride, gate.address, gate.stride, run, y.width)
+        launch(grid, THREADS, *inputs, live, y.address, y.stride)
 
     return issue
 

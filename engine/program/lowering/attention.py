@@ -53,7 +53,8 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
     k_latent = build.view("latent_k.latent", k, 0, latent)
     k_rope = build.view("latent_k.rope", k, latent, mixer.rope_dim)
     biases = dict.fromkeys(("attn.q_a", "attn.kv_a", "attn.k_rope", "attn.o"), mixer.bias)
-    keys = {kv_a: "attn.kv_a", k_rope: "attn.k_rope"}
+    gate = {build.buffer("attn_gate", heads): "attn.gate"} if mixer.gated else {}
+    keys = {kv_a: "attn.kv_a", k_rope: "attn.k_rope", **gate}
     if mixer.q_lora_rank:
         q_a = build.buffer("q_a", mixer.q_lora_rank)
         build.linears(source, {q_a: "attn.q_a", **keys}, biases)
@@ -96,6 +97,8 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
         softcap=0.0,
     )
     build.head_linear(mixed_latent, mixed, "attn.v_up", heads, (latent, 0), (mixer.v_dim, 0))
+    for name in gate:
+        build.op("sigmoid_gate", (mixed, name), (mixed,))
     build.linears(mixed, {target: "attn.o"}, biases)
 
 

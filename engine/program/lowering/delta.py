@@ -28,7 +28,7 @@ def lower_delta_net(build: Build, mixer: DeltaNet, source: str, target: str) -> 
     unit = build.view("delta.qk", qkv, 0, 2 * keys)
     build.op("l2_norm", (unit,), (unit,), eps=UNIT_EPS, group=mixer.k_dim)
     decays = (build.weight("delta.a_log"), build.weight("delta.dt_bias"))
-    build.op("decay", (decay,), (decay,), decays, heads=mixer.heads)
+    build.op("decay", (decay,), (decay,), decays, heads=mixer.heads, bound=mixer.decay_bound)
     build.op(
         "delta_rule",
         (q, k, v, decay, beta),

@@ -88,10 +88,11 @@ def _ssm(op: Op, step: Step) -> None:
 
 
 def _decay(op: Op, step: Step) -> None:
-    """g = -exp(a_log[h]) * softplus(a + dt_bias)."""
-    a, heads = step.buffers[op.reads[0]], int(op.attrs["heads"])
+    """g = -exp(a_log[h]) * softplus(a + dt_bias), or with a bound, bound * sigmoid(exp(a_log[h]) * (a + dt_bias))."""
+    a, heads, bound = step.buffers[op.reads[0]], int(op.attrs["heads"]), float(op.attrs["bound"])
     rates = step.weight(op.weights[0]).exp().repeat_interleave(a.shape[1] // heads)
-    step.buffers[op.writes[0]][:] = -rates * softplus(a + step.weight(op.weights[1]))
+    shifted = a + step.weight(op.weights[1])
+    step.buffers[op.writes[0]][:] = bound * (rates * shifted).sigmoid() if bound else -rates * softplus(shifted)
 
 
 def _l2_norm(op: Op, step: Step) -> None:

@@ -68,7 +68,7 @@ def _rope(op: Op, step: Step) -> None:
 
 def _sigmoid_gate(op: Op, step: Step) -> None:
     x, gate = (step.buffers[name] for name in op.reads)
-    step.buffers[op.writes[0]][:] = gate.sigmoid() * x
+    step.buffers[op.writes[0]][:] = gate.sigmoid().repeat_interleave(x.shape[1] // gate.shape[1], 1) * x
 
 
 def _add(op: Op, step: Step) -> None:

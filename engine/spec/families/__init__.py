@@ -9,6 +9,7 @@ from typing import Any
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.base.nearest import did_you_mean
 from engine.spec.arrange import Tensors, arrange
+from engine.spec.families.bailing import BAILING_FAMILIES
 from engine.spec.families.build import build
 from engine.spec.families.config import Config
 from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
@@ -24,7 +25,14 @@ __all__ = ["FAMILIES", "Family", "Tensors", "find_family", "is_known", "layout",
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
-    for family in (*DENSE_FAMILIES, *SPARSE_FAMILIES, *DEEPSEEK_FAMILIES, *DELTA_FAMILIES, *HYBRID_FAMILIES)
+    for family in (
+        *DENSE_FAMILIES,
+        *SPARSE_FAMILIES,
+        *DEEPSEEK_FAMILIES,
+        *DELTA_FAMILIES,
+        *HYBRID_FAMILIES,
+        *BAILING_FAMILIES,
+    )
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}
 HEAD = "lm_head.weight"

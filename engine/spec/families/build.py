@@ -205,6 +205,7 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
         rope=_rope(rule.rope, config, rope_dim),
         norm_eps=rule.norm_eps,
         bias=config.flag(rule.bias),
+        gated=rule.gated,
     )
 
 

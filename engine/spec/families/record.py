@@ -80,7 +80,8 @@ class AttentionRule:
 class LatentRule:
     """Multi-head latent attention; without `rope` nothing is rotated.
 
-    `norm_eps` is a constant of the family's model code, not of config.json.
+    `norm_eps` is a constant of the family's model code, not of config.json. With `gated` every head's output has a
+    gate.
     """
 
     heads: Key = HEADS
@@ -92,14 +93,16 @@ class LatentRule:
     bias: Key | bool = ATTENTION_BIAS
     norm_eps: float = 1e-6
     rope: RopeRule | None = RopeRule(pairs=True)
+    gated: bool = False
 
 
 @dataclass(frozen=True)
 class DeltaRule:
     """A gated delta net.
 
-    With `low_rank` it decays by a factor of its own in every key channel, and that factor and the output's gate come
-    through as many values as a head has.
+    With `channelwise` it decays by a factor of its own in every key channel, with `low_rank` too, and then that factor
+    and the output's gate come through as many values as a head has. The logarithm of a factor is never below `bound`
+    where config.json says that it is `bounded`.
     """
 
     key_heads: Key
@@ -109,6 +112,9 @@ class DeltaRule:
     kernel: Key
     gate_activation: str = "silu"
     low_rank: bool = False
+    channelwise: bool = False
+    bounded: Key | bool = False
+    bound: Key | float = 0.0
 
 
 @dataclass(frozen=True)

@@ -69,4 +69,6 @@ def _delta_net(rule: DeltaRule, config: Config, norm_eps: float) -> DeltaNet:
         gate_activation=rule.gate_activation,
         decay_rank=rank,
         gate_rank=rank,
+        channelwise=rule.channelwise,
+        decay_bound=config.number(rule.bound) if config.flag(rule.bounded) else 0.0,
     )

@@ -1,6 +1,6 @@
 """Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
 
-from . import general
+from . import general, linear
 
-SPEC_CHANGES = {**general.SPEC_CHANGES}
-DENSE_CHANGES = {**general.DENSE_CHANGES}
+SPEC_CHANGES = {**general.SPEC_CHANGES, **linear.SPEC_CHANGES}
+DENSE_CHANGES = {**general.DENSE_CHANGES, **linear.DENSE_CHANGES}
