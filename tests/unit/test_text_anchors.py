@@ -1,7 +1,5 @@
 """Anchors stand where the template opens and closes something, and nowhere that a user could choose."""
 
-# ruff: noqa: RUF001 - full-width bars are what some checkpoints write
-
 from __future__ import annotations
 
 import copy

@@ -1,7 +1,5 @@
 """Tiny checkpoints for the tests of text: tokenizers made here, with the templates of tests/data/text."""
 
-# ruff: noqa: RUF001 - full-width bars are what some checkpoints write
-
 from __future__ import annotations
 
 import json

@@ -1,0 +1,303 @@
+"""Reads an answer, piece by piece, into text, reasoning and tool calls.
+
+What comes out does not depend on how the answer was cut. A block that turns out not to hold calls is text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from engine.text.formats.pieces import Call, MalformedCallError, Piece, Said, Thought, Tools
+from engine.text.formats.record import NAME, AnswerFormat
+from engine.text.formats.scanning import Finder
+from engine.text.formats.values import to_call
+
+_FEWEST_FOR_BARE = "{"
+
+
+class Part(Enum):
+    """Where in an answer a parser is."""
+
+    SAID = "said"
+    THOUGHT = "thought"
+    CALLS = "calls"
+    BETWEEN = "between"  # outside of everything, in formats that mark their text too
+    BARE = "bare"  # in what may be a call without markers
+
+
+class AnswerParser:
+    """One answer. `part` is where its prompt ends; tools that are None mean that calls are text."""
+
+    def __init__(self, form: AnswerFormat, tools: Tools | None, part: Part = Part.SAID) -> None:
+        self._form = form
+        self._tools = tools
+        self._held = ""
+        self._space = ""  # dropped before and after a marked part, text like any other elsewhere
+        self._trimming = part is not Part.SAID
+        self._said = False
+        self._passed = ""  # what stood outside of everything
+        self._opener = ""
+        self._recipient = ""
+        self._pieces: list[Piece] = []
+        self._steps: dict[Part, Callable[[bool], bool]] = {
+            Part.SAID: self._read_said,
+            Part.THOUGHT: self._read_thought,
+            Part.CALLS: self._read_calls,
+            Part.BETWEEN: self._read_header if form.channels else self._read_between,
+            Part.BARE: self._read_bare,
+        }
+        self._enter(part)
+
+    def push(self, text: str) -> list[Piece]:
+        """What `text` makes certain."""
+        self._held += text
+        return self._advance(final=False)
+
+    def finish(self) -> list[Piece]:
+        """The rest, when nothing follows."""
+        pieces = self._advance(final=True)
+        if not self._said and self._passed.strip():  # an answer without any marker is an answer all the same
+            pieces.append(Said(self._passed.strip()))
+        return pieces
+
+    # --- the parts
+
+    def _advance(self, final: bool) -> list[Piece]:
+        while self._steps[self._part](final):
+            pass
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _enter(self, part: Part) -> None:
+        self._part = part
+        self._finder = Finder(*self._markers(part))
+
+    def _markers(self, part: Part) -> tuple[tuple[str, ...], bool]:
+        """What ends or interrupts a part, and whether quotes protect."""
+        channels, calls = self._form.channels, self._form.calls
+        if channels is not None:
+            ends = (channels.opens, *channels.closes)
+            return ((channels.message,), False) if part is Part.BETWEEN else (ends, part is Part.CALLS)
+        thought = self._form.thought
+        opens_calls = calls.region.opens if calls is not None and self._tools is not None else ()
+        match part:
+            case Part.THOUGHT:
+                assert thought is not None
+                return thought.region.closes, False
+            case Part.CALLS:
+                assert calls is not None
+                again = () if calls.region.closes else calls.region.opens
+                return (*calls.region.closes, *again), calls.reader.quotes
+            case Part.BETWEEN:
+                assert thought is not None
+                assert thought.text is not None
+                return (*thought.region.opens, *thought.text.opens, *opens_calls), False
+        opens_thought = thought.region.opens if thought is not None and not self._said else ()
+        closes_text = thought.text.closes if thought is not None and thought.text is not None else ()
+        return (*opens_thought, *opens_calls, *closes_text), False
+
+    def _read_said(self, final: bool) -> bool:
+        """Text up to the next marker."""
+        if self._may_be_bare() and not self._said and self._held.lstrip()[:1] == _FEWEST_FOR_BARE:
+            self._enter(Part.BARE)
+            return True
+        found = self._finder.find(self._held, final)
+        if found is None:
+            certain = len(self._held) if final else self._finder.certain(self._held)
+            before = self._said
+            self._say(self._take(certain))
+            if final:
+                self._flush()
+            if self._said != before:
+                self._enter(Part.SAID)  # reasoning opens at the beginning alone
+            return False
+        before = self._said
+        self._say(self._take(found.start()))
+        if self._said != before and self._opens_thought(found[0]):
+            self._enter(Part.SAID)
+            return True
+        self._take(len(found[0]))
+        self._open(found[0])
+        return True
+
+    def _read_thought(self, final: bool) -> bool:
+        found = self._finder.find(self._held, final)
+        if found is None:
+            self._think(self._take(len(self._held) if final else self._finder.certain(self._held)))
+            if final:
+                self._space = ""
+            return False
+        self._think(self._take(found.start()))
+        self._take(len(found[0]))
+        self._leave()
+        return True
+
+    def _read_calls(self, final: bool) -> bool:
+        """A whole block: what it holds shows when it ends."""
+        found = self._finder.find(self._held, final)
+        if found is None and not final:
+            return False
+        body = self._take(len(self._held) if found is None else found.start())
+        closer = "" if found is None else self._take(len(found[0]))
+        read = self._call(self._opener, body, closer)
+        if found is None:
+            return False
+        calls = self._form.calls
+        if calls is not None and not calls.region.closes:
+            self._opener = closer
+            self._enter(Part.CALLS)
+        else:
+            self._leave()
+            self._trimming = read
+        return True
+
+    def _read_between(self, final: bool) -> bool:
+        found = self._finder.find(self._held, final)
+        if found is None:
+            self._passed += self._take(len(self._held) if final else self._finder.certain(self._held))
+            return False
+        self._passed += self._take(found.start())
+        self._take(len(found[0]))
+        self._open(found[0])
+        return True
+
+    def _read_header(self, final: bool) -> bool:
+        """What comes next, by the header of its message."""
+        channels = self._form.channels
+        assert channels is not None
+        found = self._finder.find(self._held, final)
+        if found is None:
+            if final:
+                self._passed += self._take(len(self._held))
+            return False
+        header = self._take(found.start())
+        self._take(len(found[0]))
+        self._trimming = False
+        recipient = channels.recipient.search(header)
+        if recipient is not None and self._tools is not None:
+            self._recipient = recipient[1]
+            self._opener = header + found[0]
+            self._enter(Part.CALLS)
+        else:
+            self._enter(Part.THOUGHT if channels.thought in header else Part.SAID)
+        return True
+
+    def _read_bare(self, final: bool) -> bool:
+        if not final:
+            return False
+        body = self._take(len(self._held))
+        self._call("", body, "")
+        return False
+
+    # --- what is made of them
+
+    def _open(self, marker: str) -> None:
+        """Begin the part that a marker opens, or leave the text that it closes."""
+        thought, calls = self._form.thought, self._form.calls
+        self._trimming = True
+        if calls is not None and marker in calls.region.opens:
+            self._opener = marker
+            self._enter(Part.CALLS)
+        elif self._opens_thought(marker):
+            self._space = ""
+            self._enter(Part.THOUGHT)
+        elif thought is not None and thought.text is not None and marker in thought.text.opens:
+            self._space = ""
+            self._trimming = False
+            self._enter(Part.SAID)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Go on after a part that a marker has closed."""
+        marked = self._form.channels is not None or (self._form.thought is not None and self._form.thought.text)
+        if self._part is Part.THOUGHT:
+            self._space = ""
+        if marked:
+            self._flush()
+        self._trimming = True
+        self._enter(Part.BETWEEN if marked else Part.SAID)
+
+    def _opens_thought(self, marker: str) -> bool:
+        return self._form.thought is not None and marker in self._form.thought.region.opens
+
+    def _may_be_bare(self) -> bool:
+        return self._form.calls is not None and self._form.calls.bare and bool(self._tools)
+
+    def _take(self, count: int) -> str:
+        """The first `count` characters that were held."""
+        taken, self._held = self._held[:count], self._held[count:]
+        self._finder.forget(count)
+        return taken
+
+    def _say(self, text: str) -> None:
+        self._grow(text, Said)
+
+    def _think(self, text: str) -> None:
+        self._grow(text, Thought)
+
+    def _grow(self, text: str, kind: type[Said] | type[Thought]) -> None:
+        """Text whose last space is held back: it is dropped where the next part begins."""
+        text = self._space + text
+        if self._trimming:
+            text = text.lstrip()
+        visible = text.rstrip()
+        self._space = text[len(visible) :]
+        if visible:
+            self._trimming = False
+            self._said = self._said or kind is Said
+            self._pieces.append(kind(visible))
+
+    def _flush(self) -> None:
+        """The space that was held back, after all."""
+        if self._space and not self._trimming:
+            self._pieces.append(Said(self._space))
+        self._space = ""
+
+    def _call(self, opener: str, body: str, closer: str) -> bool:
+        """The calls of a block, or its text where it holds something else; whether it holds calls."""
+        try:
+            calls = self._calls(body)
+        except MalformedCallError:
+            self._trimming = False
+            self._say(opener + body + closer)
+            return False
+        self._space = ""
+        self._said = True
+        self._pieces.extend(calls)
+        return True
+
+    def _calls(self, body: str) -> list[Call]:
+        tools = self._tools or {}
+        if self._form.channels is not None:
+            return [to_call(self._recipient, body)]
+        calls = self._form.calls
+        assert calls is not None
+        read = calls.reader.read(body, tools)
+        if self._part is Part.BARE and not all(call.name in tools for call in read):
+            raise MalformedCallError
+        return read
+
+
+def part_after(form: AnswerFormat, prompt: str) -> Part:
+    """The part of an answer in which a rendered prompt ends."""
+    if form.channels is not None:
+        return Part.BETWEEN
+    thought = form.thought
+    if thought is None:
+        return Part.SAID
+    tail = prompt.rstrip()
+    if tail.endswith(thought.region.opens):
+        return Part.THOUGHT
+    if thought.text is None or tail.endswith(thought.text.opens):
+        return Part.SAID
+    return Part.BETWEEN
+
+
+def forced_beginning(form: AnswerFormat, tool: str = "") -> str:
+    """How an answer begins that calls `tool`, or any tool; "" where the format has no calls."""
+    source = form.channels or form.calls
+    if source is None:
+        return ""
+    return source.forced.replace(NAME, tool) if tool else source.forced.partition(NAME)[0]
