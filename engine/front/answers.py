@@ -6,14 +6,37 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.base.errors import ContextFullError
 from engine.front.client import WorkerClient
 from engine.front.reuse import sentence
 from engine.text.anchors import Anchor
+from engine.text.formats.parser import AnswerParser, Part
+from engine.text.formats.pieces import Call, Said, Thought, Tools
+from engine.text.formats.record import AnswerFormat
 from engine.text.text import Text
 from engine.worker.protocol import Done, ExpertWork, Generate, Progress, Reused, Sampling, TokenLogprob, Tokens
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the answer of a chat is read. `begun` is what it begins with, the prompt's last words."""
+
+    form: AnswerFormat
+    tools: Tools | None
+    part: Part
+    begun: str = ""
+    parallel: bool = True
+
+    def parser(self) -> AnswerParser:
+        """A parser at the start of what the model says."""
+        parser = AnswerParser(self.form, self.tools, self.part)
+        parser.push(self.begun)
+        return parser
+
+
+PLAIN = Reader(AnswerFormat(), None, Part.SAID)
 
 
 @dataclass(frozen=True)
@@ -27,6 +50,7 @@ class Job:
     stops: tuple[str, ...]
     sampling: Sampling
     anchors: tuple[Anchor, ...] = ()
+    reader: Reader = PLAIN
 
     def request(self, number: int, text: Text) -> Generate:
         """The choice as a request to a worker, with the anchors of what the model generates."""
@@ -44,12 +68,14 @@ class ScoredToken:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some more text of choice `index`; the last piece of a choice carries why it ended."""
+    """Some more of choice `index`: of its text, its reasoning or its calls. The last one carries why it ended."""
 
     index: int
     text: str = ""
-    tokens: tuple[ScoredToken, ...] = ()
+    tokens: tuple[ScoredToken, ...] = ()  # those of the text
     finish_reason: str | None = None
+    thought: str = ""
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,11 +231,10 @@ async def answer_all(
 
 
 async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> AsyncGenerator[Piece | Reading, None]:
-    """The pieces of one choice. Text is held back while it may still turn out to be part of a stop string."""
-    stream = text.stream(job.stops)
-    held: list[ScoredToken] = []
+    """The pieces of one choice. Text is held back while it may still turn out to be part of something else."""
     heard = reused = 0
     began = first = time.monotonic()
+    telling = _Telling(job, text)
     messages = client.generate(lambda number: job.request(number, text))
     async with aclosing(messages):
         async for message in messages:
@@ -221,19 +246,68 @@ async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> As
                     first = time.monotonic()
                     tally.first_token = min(first - tally.began, tally.first_token or float("inf"))
                 heard += len(message.ids)
-                grown = "".join([stream.push(token) for token in message.ids])
-                held += [ScoredToken(*pair) for pair in zip(message.ids, message.logprobs, strict=False)]
-                if stream.stopped is not None:
+                for piece in telling.hear(message):
+                    yield piece
+                if telling.ended:
                     # The worker is cut off and gives no account of its own.
                     tally.add(job, reused, heard, first - began, time.monotonic() - first)
-                    yield Piece(job.index, grown, (), "stop")
+                    for piece in telling.finish("stop"):
+                        yield piece
                     return
-                if grown:
-                    yield Piece(job.index, grown, tuple(held))
-                    held.clear()
             elif isinstance(message, Done):
                 tally.add(job, message.cached_tokens, message.generated, message.prompt_seconds, message.decode_seconds)
                 tally.decode_bytes += message.decode_bytes
                 tally.add_experts(message.experts)
                 tally.add_reuse(job, message.reuse)
-                yield Piece(job.index, stream.finish(), tuple(held), message.reason)
+                for piece in telling.finish(message.reason):
+                    yield piece
+
+
+class _Telling:
+    """Makes pieces of the tokens of one choice."""
+
+    def __init__(self, job: Job, text: Text) -> None:
+        self._job = job
+        self._stream = text.stream(job.stops, markers=job.reader.form.markers)
+        self._parser = job.reader.parser()
+        self._held: list[ScoredToken] = []
+        self._called = False
+        self.ended = False
+        """Whether nothing more is wanted: a stop string has come, or the only call that was allowed."""
+
+    def hear(self, message: Tokens) -> list[Piece]:
+        """What some more tokens make certain."""
+        grown = "".join([self._stream.push(token) for token in message.ids])
+        self._held += [ScoredToken(*pair) for pair in zip(message.ids, message.logprobs, strict=False)]
+        if self._stream.stopped is not None:
+            self.ended = True
+            self._held.clear()
+        return self._pieces(self._parser.push(grown)) if grown else []
+
+    def finish(self, reason: str) -> list[Piece]:
+        """The rest, and why the answer ended."""
+        rest = [] if self.ended else self._parser.push(self._stream.finish())
+        pieces = self._pieces([*rest, *self._parser.finish()])
+        last = Piece(
+            self._job.index, "", tuple(self._held), "tool_calls" if self._called and reason == "stop" else reason
+        )
+        if pieces and not last.tokens:
+            return [*pieces[:-1], replace(pieces[-1], finish_reason=last.finish_reason)]
+        return [*pieces, last]
+
+    def _pieces(self, parts: Sequence[Said | Thought | Call]) -> list[Piece]:
+        pieces = []
+        for part in parts:
+            if self._called and self.ended:
+                break
+            match part:
+                case Said():
+                    pieces.append(Piece(self._job.index, part.text, tuple(self._held)))
+                case Thought():
+                    pieces.append(Piece(self._job.index, thought=part.text))
+                case Call():
+                    pieces.append(Piece(self._job.index, calls=(part,)))
+                    self._called = True
+                    self.ended = self.ended or not self._job.reader.parallel
+            self._held.clear()
+        return pieces

@@ -14,15 +14,13 @@ from starlette.routing import Route
 
 from engine.base.errors import NotFoundError, UsageError
 from engine.files.ftw.manifest import MANIFEST_NAME
-from engine.front.answers import Job, Piece, Reading, Tally, answer_all, room_for_answer
+from engine.front.answers import PLAIN, Job, Piece, Reader, Reading, Tally, answer_all, room_for_answer
+from engine.front.chats import PromptIds, chat_prompt
 from engine.front.http import Events, EventStream, read_body, while_connected
 from engine.front.loaded import Loaded
 from engine.front.requests import Asked, ChatAsked, CompletionAsked, read_chat, read_completion
 from engine.front.shapes import ChatShape, CompletionShape, Shape
 from engine.front.supervisor import Supervisor
-from engine.text.anchors import Anchor
-
-_Prompt = tuple[tuple[int, ...], tuple[Anchor, ...]]  # ids and edges
 
 
 class OpenAI:
@@ -80,9 +78,9 @@ class OpenAI:
         async with AsyncExitStack() as stack:
             loaded = await stack.enter_async_context(self._use(asked.model))
             # Long conversations take a while to render and encode; others must not wait for that.
-            prompt = await asyncio.to_thread(loaded.text.render, asked.messages, **asked.template_values)
-            jobs = _jobs(asked, loaded, [(tuple(prompt.ids), prompt.anchors)])
-            shape = ChatShape(loaded.name, loaded.text, asked.logprobs >= 0)
+            prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
+            jobs = _jobs(asked, loaded, [prompt], reader)
+            shape = ChatShape(loaded.name, loaded.text, asked.logprobs >= 0, reader.form.id_style)
             return await _respond(asked, loaded, jobs, shape, stack)
 
     async def _completion(self, asked: CompletionAsked) -> Response:
@@ -101,13 +99,13 @@ class OpenAI:
             return await _respond(asked, loaded, jobs, shape, stack)
 
 
-def _encode(loaded: Loaded, prompts: Sequence[str | tuple[int, ...]]) -> list[_Prompt]:
+def _encode(loaded: Loaded, prompts: Sequence[str | tuple[int, ...]]) -> list[PromptIds]:
     text = loaded.text
     ids = [tuple(text.encode_prompt(prompt)) if isinstance(prompt, str) else prompt for prompt in prompts]
     return [(prompt, text.anchors(prompt)) for prompt in ids]
 
 
-def _jobs(asked: Asked, loaded: Loaded, prompts: Sequence[_Prompt]) -> list[Job]:
+def _jobs(asked: Asked, loaded: Loaded, prompts: Sequence[PromptIds], reader: Reader = PLAIN) -> list[Job]:
     """Every choice of every prompt. ContextFullError before anything is computed if a prompt is too long."""
     seed = asked.seed
     stop_ids = () if asked.ignore_eos else tuple(sorted(loaded.text.eos_ids))
@@ -116,7 +114,7 @@ def _jobs(asked: Asked, loaded: Loaded, prompts: Sequence[_Prompt]) -> list[Job]
         room = room_for_answer(len(prompt), loaded.ready.context, asked.max_tokens)
         for choice in range(asked.choices):
             sampling = asked.sampling(choice, loaded.defaults, seed)
-            jobs.append(Job(len(jobs), prompt, room, stop_ids, asked.stops, sampling, anchors))
+            jobs.append(Job(len(jobs), prompt, room, stop_ids, asked.stops, sampling, anchors, reader))
     return jobs
 
 

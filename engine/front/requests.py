@@ -11,6 +11,7 @@ from typing import Any
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
 from engine.front.fields import Field, FieldError, read_fields, shortened
+from engine.front.tools import ToolUse, tool_choice, tool_use, tools, with_names_of_tools
 from engine.worker.protocol import Sampling
 
 MOST_CHOICES = 16
@@ -41,6 +42,7 @@ def _template_values(name: str, value: Any) -> dict[str, Any]:
     return values
 
 
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
@@ -61,6 +63,21 @@ def _message(name: str, message: Any) -> Mapping[str, Any]:
     if message.get("content") is None and role != "assistant":
         raise FieldError(f"{name}.content", "text is expected.")
     return {**message, "role": _ROLES[role]}
+
+
+def _effort(name: str, value: Any) -> str:
+    """How hard a model should think."""
+    if not isinstance(value, str) or value not in _EFFORTS:
+        raise FieldError(name, f"one of {', '.join(_EFFORTS)} is expected, not {shown(value)}.")
+    return value
+
+
+def _thinking(effort: str | None) -> dict[str, Any]:
+    """The variables by which templates are told of it."""
+    if effort is None:
+        return {}
+    thinks = effort != "none"
+    return {"enable_thinking": thinks, "thinking": thinks, **({"reasoning_effort": effort} if thinks else {})}
 
 
 def _prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
@@ -91,8 +108,10 @@ CHAT = {
     "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
     "chat_template_kwargs": Field(_template_values, {}),
     "response_format": Field(fields.only({"type": "text"})),
-    "tools": Field(fields.only([])),
-    "tool_choice": Field(fields.only("none", "auto")),
+    "tools": Field(tools, ()),
+    "tool_choice": Field(tool_choice, "auto"),
+    "parallel_tool_calls": Field(fields.flag, True),
+    "reasoning_effort": Field(_effort),
     "functions": Field(fields.only([])),
     "modalities": Field(fields.only(["text"])),
     "audio": Field(fields.only()),
@@ -107,8 +126,8 @@ COMPLETION = {
 }
 # Hints to a hosted service; nothing here depends on them.
 IGNORED = frozenset({
-    "user", "store", "metadata", "service_tier", "parallel_tool_calls", "function_call", "prediction",
-    "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "reasoning_effort", "verbosity",
+    "user", "store", "metadata", "service_tier", "function_call", "prediction",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "verbosity",
     "web_search_options",
 })  # fmt: skip
 
@@ -144,10 +163,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class ChatAsked(Asked):
-    """A chat completion: messages as the chat template takes them, and extra variables for it."""
+    """A chat completion: messages as the chat template takes them, extra variables for it, and tools."""
 
     messages: tuple[Mapping[str, Any], ...]
     template_values: Mapping[str, Any]
+    tools: ToolUse
 
 
 @dataclass(frozen=True)
@@ -167,8 +187,9 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
     most = _given(values["max_completion_tokens"], values["max_tokens"])
     return ChatAsked(
         **_shared(values, logprobs, most),
-        messages=values["messages"],
-        template_values=values["chat_template_kwargs"],
+        messages=with_names_of_tools(values["messages"]),
+        template_values={**_thinking(values["reasoning_effort"]), **values["chat_template_kwargs"]},
+        tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),
     )
 
 

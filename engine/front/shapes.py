@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.front.answers import Piece, ScoredToken
+from engine.front.tools import call_id
+from engine.text.formats.pieces import Call
 from engine.text.text import Text
 
 Json = dict[str, Any]
@@ -53,16 +55,24 @@ class _Head:
 class ChatShape:
     """`chat.completion` and its chunks."""
 
-    def __init__(self, model: str, text: Text, with_logprobs: bool) -> None:
+    def __init__(self, model: str, text: Text, with_logprobs: bool, id_style: str) -> None:
         self._head = _Head("chat.completion", model, "chatcmpl")
         self._text = text
         self._with_logprobs = with_logprobs
+        self._id_style = id_style
+        self._calls: dict[int, int] = {}  # that a choice has made so far
 
     def opening(self, index: int) -> Json | None:
         return self._chunk([_chat_choice(index, {"role": "assistant", "content": ""}, None, None)])
 
     def event(self, piece: Piece) -> Json:
-        delta = {"content": piece.text} if piece.text or piece.tokens else {}
+        delta: Json = {"content": piece.text} if piece.text or piece.tokens else {}
+        if piece.thought:
+            delta["reasoning_content"] = piece.thought
+        if piece.calls:
+            first = self._calls.get(piece.index, 0)
+            self._calls[piece.index] = first + len(piece.calls)
+            delta["tool_calls"] = [{"index": first + i, **call} for i, call in enumerate(self._told(piece.calls))]
         return self._chunk([_chat_choice(piece.index, delta, self._logprobs(piece.tokens), piece.finish_reason)])
 
     def closing(self, usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
@@ -71,7 +81,11 @@ class ChatShape:
     def whole(self, pieces: Sequence[Piece], usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
         choices = []
         for piece in join(pieces):
-            message = {"role": "assistant", "content": piece.text, "refusal": None}
+            message: Json = {"role": "assistant", "content": piece.text, "refusal": None}
+            if piece.thought:
+                message["reasoning_content"] = piece.thought
+            if piece.calls:
+                message |= {"content": piece.text or None, "tool_calls": self._told(piece.calls)}
             choices.append(
                 {
                     "index": piece.index,
@@ -81,6 +95,16 @@ class ChatShape:
                 }
             )
         return {**self._head.members(), "choices": choices, "usage": usage, "statistics": statistics}
+
+    def _told(self, calls: Sequence[Call]) -> list[Json]:
+        return [
+            {
+                "id": call_id(call, self._id_style),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in calls
+        ]
 
     def _chunk(self, choices: list[Json]) -> Json:
         return {**self._head.members("chat.completion.chunk"), "choices": choices}
@@ -167,7 +191,12 @@ def join(pieces: Sequence[Piece]) -> list[Piece]:
     for piece in pieces:
         before = joined.get(piece.index, Piece(piece.index))
         joined[piece.index] = Piece(
-            piece.index, before.text + piece.text, before.tokens + piece.tokens, piece.finish_reason
+            piece.index,
+            before.text + piece.text,
+            before.tokens + piece.tokens,
+            piece.finish_reason,
+            before.thought + piece.thought,
+            before.calls + piece.calls,
         )
     return [joined[index] for index in sorted(joined)]
 

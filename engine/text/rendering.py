@@ -11,6 +11,8 @@ from typing import Any
 from engine.base.errors import UnsupportedError, UsageError
 from engine.text.anchors import Anchor, edges, plain_markers
 from engine.text.conversation import Conversation
+from engine.text.formats.choice import format_of
+from engine.text.formats.record import AnswerFormat
 from engine.text.guard import Guard
 from engine.text.template import Template, TemplateFailureError
 
@@ -46,6 +48,11 @@ class Rendering:
         self._guard = guard
         self._variables = variables
         self.template = Template(source, guard, variables)
+
+    @cached_property
+    def answer_format(self) -> AnswerFormat:
+        """How the model's answers to this template are read."""
+        return format_of(f"{self._source}\n{self.template.traits.called}")
 
     def render(self, asked: Asked) -> Rendered:
         """The prompt for a conversation. Raises UsageError naming the message that is wrong."""

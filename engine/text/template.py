@@ -41,6 +41,8 @@ class Traits:
     """The arguments of a tool call may be JSON text; otherwise they must be objects."""
     spelled: frozenset[str]
     """Control tokens that it puts together from pieces, such as `'<|' + role + '|>'`."""
+    called: str
+    """What a conversation becomes in which a tool is called; empty where the template takes none."""
 
 
 class Template:
@@ -108,6 +110,7 @@ class Template:
             parts=_MARK in parts and "'type'" not in parts and '"type"' not in parts,
             argument_text=argument_text in called and f'"{argument_text}' not in called,
             spelled=frozenset().union(*map(self._guard.find, plain)),
+            called=self._guard.unseal(called),
         )
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from engine.text.stream import Stream
 from engine.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from engine.text.formats.record import AnswerFormat
     from engine.text.rendering import Rendering
 
 
@@ -154,9 +155,19 @@ class Text:
         stream = self.stream((), skip_special)
         return "".join([*map(stream.push, ids), stream.finish()])
 
-    def stream(self, stop: Sequence[str] = (), skip_special: bool = True) -> Stream:
-        """A stream at the start of an answer that ends before the first of the strings `stop`."""
+    def answer_format(self, with_tools: bool) -> AnswerFormat:
+        """How the answers of a chat are read. Raises UnsupportedError when the checkpoint has no usable template."""
+        return self._rendering(with_tools).answer_format
+
+    def stream(self, stop: Sequence[str] = (), skip_special: bool = True, markers: Collection[str] = ()) -> Stream:
+        """A stream at the start of an answer that ends before the first of the strings `stop`.
+
+        Special tokens that are part of one of the `markers` are text like any other.
+        """
         skipped = self._vocabulary.special_ids if skip_special else frozenset[int]()
+        if markers:
+            spelling = self._vocabulary.text_of
+            skipped = frozenset(token for token in skipped if not any(spelling(token) in each for each in markers))
         return Stream(self._vocabulary.decoding.decoder(), stop, skipped)
 
     def token_bytes(self, token: int) -> bytes:

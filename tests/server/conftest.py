@@ -14,6 +14,8 @@ from engine.text.text import Text
 from tests.server.running_front import (
     FAKE_MODELS,
     IM_END,
+    TEMPLATE,
+    TOOL_TEMPLATE,
     Expected,
     RunningFront,
     make_tokenizer,
@@ -29,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in FAKE_MODELS:
         (folder / name).mkdir()
         (folder / name / "ftw.json").write_text("{}")
-        write_text_files(folder / name)
+        write_text_files(folder / name, TOOL_TEMPLATE if name == "scripted" else TEMPLATE)
     return folder
 
 

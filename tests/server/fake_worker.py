@@ -16,6 +16,7 @@ from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
 from tests.unit.fake_device import FakeDevice, fake_device_model
 from tests.unit.fake_executor import FakeExecutor, fake_model
+from tests.unit.scripted_executor import ScriptedExecutor
 
 PACE = 0.002  # seconds a token, so that there is time to interrupt an answer
 ROOM = 1 << 16  # tokens that "fit this machine"
@@ -41,9 +42,8 @@ def load(config: WorkerConfig) -> LoadedModel:
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
-    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(
-        ContextRoom(model.budget.context.pages), pace=PACE
-    )
+    kinds = {"sluggish": SluggishExecutor, "scripted": ScriptedExecutor}
+    executor = kinds.get(name, FakeExecutor)(ContextRoom(model.budget.context.pages), pace=PACE)
     return replace(model, executor=executor, threads=config.threads or 2)
 
 

@@ -25,7 +25,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 IM_END = 257
 # "fake" and "other" work; fake_worker.py says what is wrong with the rest.
-FAKE_MODELS = ("fake", "other", "broken", "crowded", "dying", "slow", "stranger", "clinging", "sluggish", "stuck")
+FAKE_MODELS = (
+    "fake", "other", "broken", "crowded", "dying", "slow", "stranger", "clinging", "sluggish", "stuck", "scripted",
+)  # fmt: skip
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -45,10 +47,28 @@ def make_tokenizer(words: Sequence[str] = ()) -> Tokenizer:
     return tokenizer
 
 
-def write_text_files(folder: Path) -> None:
+# Thinks before it answers unless told not to, and calls tools.
+TOOL_TEMPLATE = """{% if tools %}<|im_start|>system
+Tools: {% for tool in tools %}{{ tool | tojson }}
+{% endfor %}Call one as <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == "tool" %}{{ m.name }}: {% endif %}{{ m.content or "" }}{% for call in m.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% elif enable_thinking is defined %}<think>
+{% endif %}{% endif %}"""
+
+
+def write_text_files(folder: Path, template: str = TEMPLATE) -> None:
     """A tokenizer and a chat template."""
     make_tokenizer().save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "<|im_end|>", "chat_template": TEMPLATE}
+    config = {"eos_token": "<|im_end|>", "chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 

@@ -88,7 +88,7 @@ class Model:
     def __init__(self) -> None:
         self.client, self.name, self.text = Worker(), "fake", self
 
-    def stream(self, stops: object) -> None:
+    def stream(self, stops: object, markers: object) -> None:
         return None
 
 

@@ -130,7 +130,13 @@ SAMPLES = (
         "<seed:think>Hm.</seed:think>Well" + _function_tags("<seed:tool_call>", "</seed:tool_call>", space=""),
         (*THINKS_AND_SAYS, *BOTH),
     ),
-    Sample("glm", "<think></think><tool_call><arg_key>", "Hm.</think>Well" + _key_tags(""), (*THINKS_AND_SAYS, *BOTH), Part.THOUGHT),
+    Sample(
+        "glm",
+        "<think></think><tool_call><arg_key>",
+        "Hm.</think>Well" + _key_tags(""),
+        (*THINKS_AND_SAYS, *BOTH),
+        Part.THOUGHT,
+    ),
     Sample("glm, spaced", "<tool_call><arg_key>", "Well\n" + _key_tags("\n"), (Said("Well"), *BOTH)),
     Sample(
         "hunyuan",

@@ -115,6 +115,10 @@ class FakeExecutor:
     def write_block(self, kind: BlockKind, block: int, data: Bytes) -> None:
         self.blocks[kind][block] = data.view(np.int64)
 
+    def logits_after(self, prefix: Sequence[int]) -> Floats:
+        """The logits [vocab] that follow what the cache says came before."""
+        return logits_after(prefix)
+
     def step(self, batch: Batch) -> Floats:
         self.batches.append(batch)
         if CRASH in batch.tokens:
@@ -135,7 +139,7 @@ class FakeExecutor:
             for row in batch.rows:
                 if start <= row < end:
                     known = prefix[: batch.positions[row] + 1]
-                    after[int(row)] = logits_after(known if right else [-1, *known])
+                    after[int(row)] = self.logits_after(known if right else [-1, *known])
         return np.array([after[int(row)] for row in batch.rows], np.float32).reshape(len(batch.rows), VOCAB)
 
     def _begin(self, batch: Batch, index: int) -> int:

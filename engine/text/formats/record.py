@@ -76,6 +76,11 @@ class AnswerFormat:
     channels: Channels | None = None
 
     @property
+    def id_style(self) -> str:
+        """How the template wants the ids of calls."""
+        return "" if self.calls is None else self.calls.ids
+
+    @property
     def markers(self) -> frozenset[str]:
         """All that separates the parts of an answer: a decoder must not leave these out, special tokens or not."""
         found: set[str] = set()

@@ -1,0 +1,126 @@
+"""The tools of a chat request: what may be called, what must be, and the ids of calls."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from reprlib import repr as shown
+from typing import Any, Literal
+
+from engine.front import fields
+from engine.front.fields import FieldError
+from engine.text.formats.pieces import Call, Tools
+
+MOST_TOOLS = 1024
+_NAME = re.compile(r"[\w.:/-]{1,128}")
+_CHOICES = ("none", "auto", "required")
+_LETTERS = string.ascii_letters + string.digits
+
+Choice = Literal["none", "auto", "required"] | str
+"""Whether a tool is called; any other text is the name of the one that must be."""
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """The tools of a request as the template takes them, and what is wished of them."""
+
+    offered: tuple[Mapping[str, Any], ...] = ()
+    choice: str = "auto"
+    named: bool = False  # `choice` is the name of a tool
+    parallel: bool = True
+
+    @property
+    def schemas(self) -> Tools | None:
+        """The parameters of every tool by its name; None where none may be called."""
+        if not self.offered or (self.choice == "none" and not self.named):
+            return None
+        return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in self.offered}
+
+    @property
+    def forced(self) -> str | None:
+        """The tool that has to be called, "" for any; None where none has to."""
+        if self.named:
+            return self.choice
+        return "" if self.choice == "required" and self.offered else None
+
+
+def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
+    """A list of function tools."""
+    if not isinstance(value, list):
+        raise FieldError(name, "a list of tools is expected.")
+    if len(value) > MOST_TOOLS:
+        raise FieldError(name, f"{len(value)} tools are more than the {MOST_TOOLS} allowed.")
+    read = tuple(_tool(f"{name}[{index}]", tool) for index, tool in enumerate(value))
+    names = [tool["function"]["name"] for tool in read]
+    twice = next((each for each in names if names.count(each) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise FieldError(name, f"two tools are called {shown(twice)}.")
+    return read
+
+
+def _tool(name: str, value: Any) -> Mapping[str, Any]:
+    tool = fields.mapping(name, value)
+    if tool.get("type", "function") != "function":
+        raise FieldError(f"{name}.type", f"{shown(tool['type'])} is not supported.", "Offer tools of type function.")
+    function = fields.mapping(f"{name}.function", tool.get("function"))
+    called = function.get("name")
+    if not isinstance(called, str) or not _NAME.fullmatch(called):
+        raise FieldError(f"{name}.function.name", "a name of at most 128 letters, digits and _ - . : / is expected.")
+    if function.get("description") is not None and not isinstance(function["description"], str):
+        raise FieldError(f"{name}.function.description", "text is expected.")
+    if function.get("parameters") is not None:
+        fields.mapping(f"{name}.function.parameters", function["parameters"])
+    return {"type": "function", "function": {key: item for key, item in function.items() if item is not None}}
+
+
+def tool_choice(name: str, value: Any) -> str | Mapping[str, Any]:
+    """One of three words, or which function."""
+    if isinstance(value, str) and value in _CHOICES:
+        return value
+    if isinstance(value, dict) and value.get("type") == "function":
+        function = fields.mapping(f"{name}.function", value.get("function"))
+        if isinstance(function.get("name"), str):
+            return function
+        raise FieldError(f"{name}.function.name", "the name of a tool is expected.")
+    raise FieldError(name, f"{', '.join(_CHOICES)} or a function is expected, not {shown(value)}.")
+
+
+def tool_use(offered: tuple[Mapping[str, Any], ...], choice: str | Mapping[str, Any], parallel: bool) -> ToolUse:
+    """What a request wishes, checked: FieldError for a tool that is not offered."""
+    if isinstance(choice, str):
+        if choice == "required" and not offered:
+            raise FieldError("tool_choice", "a call is required, but there are no tools.")
+        return ToolUse(offered, choice, parallel=parallel)
+    called = choice["name"]
+    if all(tool["function"]["name"] != called for tool in offered):
+        raise FieldError("tool_choice", f"no tool is called {shown(called)}.")
+    return ToolUse(offered, called, named=True, parallel=parallel)
+
+
+def call_id(call: Call, style: str) -> str:
+    """The id of a call: the model's own, or a fresh one of the kind that its template takes."""
+    if style == "nine":
+        return call.id if re.fullmatch("[a-zA-Z0-9]{9}", call.id) else _fresh(9)
+    return call.id or f"call_{_fresh(24)}"
+
+
+def _fresh(length: int) -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(length))
+
+
+def with_names_of_tools(messages: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+    """`messages` whose tool results carry the name of the tool that was called, which some templates read."""
+    names: dict[str, str] = {}
+    named: list[Mapping[str, Any]] = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else []:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
+                names[call["id"]] = function["name"]
+        known = names.get(message["tool_call_id"]) if isinstance(message.get("tool_call_id"), str) else None
+        named.append({**message, "name": known} if known and "name" not in message else message)
+    return tuple(named)

@@ -1,0 +1,142 @@
+"""Tools and reasoning over the official client, with a model that says what it is told to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
+
+from tests.server.running_front import RunningFront
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+NOW = {"type": "function", "function": {"name": "now"}}
+TOOLS: list[Any] = [WEATHER, NOW]
+PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris, \\"74\\""}}\n</tool_call>'
+CALL_NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+def told(script: str) -> list[Any]:
+    return [{"role": "user", "content": f"Say [[[{script}]]]"}]
+
+
+def ask(front: RunningFront, script: str, **options: Any) -> tuple[ChatCompletionMessage, str]:
+    """The message to a script and why it ended, which is the same streamed."""
+    options = {"model": "scripted", "temperature": 0, "max_tokens": 400, **options}
+    whole = front.openai.chat.completions.create(messages=told(script), **options).choices[0]
+    content, thought, calls, reason = "", "", {}, None
+    for chunk in front.openai.chat.completions.create(messages=told(script), stream=True, **options):
+        for choice in chunk.choices:
+            content += choice.delta.content or ""
+            thought += getattr(choice.delta, "reasoning_content", None) or ""
+            reason = choice.finish_reason or reason
+            for call in choice.delta.tool_calls or ():
+                calls[call.index] = (call.function.name, call.function.arguments)
+    assert content == (whole.message.content or "")
+    assert thought == (getattr(whole.message, "reasoning_content", None) or "")
+    assert [calls[index] for index in range(len(calls))] == functions(whole.message)
+    assert reason == whole.finish_reason
+    return whole.message, whole.finish_reason
+
+
+def functions(message: ChatCompletionMessage) -> list[tuple[str, str]]:
+    calls = message.tool_calls or []
+    assert all(isinstance(call, ChatCompletionMessageFunctionToolCall) for call in calls)
+    return [(call.function.name, call.function.arguments) for call in calls]
+
+
+def test_calls_come_as_calls(front: RunningFront) -> None:
+    message, reason = ask(front, f"I look.\n{PARIS}\n{CALL_NOW}", tools=TOOLS)
+    assert message.content == "I look."
+    assert functions(message) == [("get_weather", '{"city": "Paris, \\"74\\""}'), ("now", "{}")]
+    assert reason == "tool_calls"
+    assert len({call.id for call in message.tool_calls or ()}) == 2
+
+
+def test_an_answer_that_only_calls_has_no_content(front: RunningFront) -> None:
+    message, reason = ask(front, PARIS, tools=TOOLS)
+    assert message.content is None
+    assert reason == "tool_calls"
+
+
+def test_without_tools_the_same_words_are_text(front: RunningFront) -> None:
+    for options in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        message, reason = ask(front, f"So: {PARIS}", **options)
+        assert message.content == f"So: {PARIS}"
+        assert message.tool_calls is None
+        assert reason == "stop"
+
+
+def test_a_call_that_cannot_be_read_is_text(front: RunningFront) -> None:
+    message, reason = ask(front, 'So: <tool_call>{"name": </tool_call> and on', tools=TOOLS)
+    assert message.content == 'So: <tool_call>{"name": </tool_call> and on'
+    assert reason == "stop"
+
+
+def test_one_call_is_enough_where_no_more_are_wanted(front: RunningFront) -> None:
+    message, reason = ask(front, f"{PARIS}\n{CALL_NOW}", tools=TOOLS, parallel_tool_calls=False)
+    assert [name for name, _ in functions(message)] == ["get_weather"]
+    assert reason == "tool_calls"
+
+
+@pytest.mark.parametrize("thinking", [None, True, False])
+def test_a_call_can_be_required(front: RunningFront, thinking: bool | None) -> None:
+    variables = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
+    before = {None: "", True: "<think>\n</think>\n\n", False: "<think>\n\n</think>\n\n"}[thinking]
+    options = {"tools": TOOLS, "extra_body": variables}
+    message, reason = ask(front, before + PARIS, tool_choice="required", **options)
+    assert [name for name, _ in functions(message)] == ["get_weather"]
+    assert reason == "tool_calls"
+    named = {"type": "function", "function": {"name": "now"}}
+    message, _ = ask(front, f"{before}{CALL_NOW}\n{PARIS}", tool_choice=named, **options)
+    assert [name for name, _ in functions(message)] == ["now"]
+    assert message.content is None
+
+
+def test_reasoning_is_apart_from_the_answer(front: RunningFront) -> None:
+    message, reason = ask(front, "<think>\nHm, a\nriddle.\n</think>\n\nForty-two. ")
+    assert message.content == "Forty-two. "
+    assert message.model_extra is not None
+    assert message.model_extra["reasoning_content"] == "Hm, a\nriddle."
+    assert reason == "stop"
+
+
+@pytest.mark.parametrize(("effort", "before"), [("high", "<think>\n"), ("none", "<think>\n\n</think>\n\n")])
+def test_thinking_is_switched_by_effort(front: RunningFront, effort: Any, before: str) -> None:
+    message, _ = ask(front, f"{before}One</think>Two", reasoning_effort=effort)
+    extra = message.model_extra or {}
+    if effort == "none":
+        assert message.content == "One</think>Two"
+        assert "reasoning_content" not in extra
+    else:
+        assert (extra["reasoning_content"], message.content) == ("One", "Two")
+
+
+def test_a_conversation_goes_on_after_a_call(front: RunningFront) -> None:
+    """What was called and what came of it is in the next prompt, with the tool's name."""
+    first, _ = ask(front, PARIS, tools=TOOLS)
+    assert first.tool_calls is not None
+    result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "Say [[[Sunny.]]]"}
+    messages: list[Any] = [*told(PARIS), first.model_dump(exclude_none=True), result]
+    options: Any = {"model": "scripted", "temperature": 0, "max_tokens": 50, "tools": TOOLS}
+    answer = front.openai.chat.completions.create(messages=messages, **options)
+    assert answer.choices[0].message.content == "Sunny."
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert (answer.usage.prompt_tokens_details.cached_tokens or 0) > 0
+
+
+def test_the_statistics_count_what_was_said(front: RunningFront) -> None:
+    options: Any = {"model": "scripted", "messages": told(PARIS), "temperature": 0, "tools": TOOLS}
+    answer = front.openai.chat.completions.create(**options)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == len(PARIS) + 1
+    assert json.loads(functions(answer.choices[0].message)[0][1]) == {"city": 'Paris, "74"'}
