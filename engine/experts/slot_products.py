@@ -21,7 +21,7 @@ MANY_PAIRS = 4  # an expert, from which on its weights are decoded once for all 
 MOST_PAIRS = 65535  # rows of a grid
 
 ALIGNED_BYTES = 256
-GLU_KINDS = {"silu": 0, "clamped_silu": 1, "relu2": 2}
+GLU_KINDS = {"silu": 0, "clamped_silu": 1, "relu2": 2, "limited_silu": 3}
 _NO_VECTOR = (1 << 64) - 1
 
 

@@ -81,6 +81,9 @@ class Form:
         return self.row_header + -(-cols // self.block) * self.scale_bytes + cols * self.code_bits // 8
 
 
+INTEGER_BYTES = {"i32": 4, "i64": 8}
+"""Types of integers that a vector may be published in; it is kept in f32 where that holds every one."""
+
 CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (

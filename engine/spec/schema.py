@@ -15,17 +15,19 @@ from engine.spec.check import require, require_positive
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.rope import Rope
 
-ACTIVATIONS = ("silu", "clamped_silu", "relu2")
+ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "relu2")
+LIMITED = ("clamped_silu", "limited_silu")  # activations that have a limit
 QK_NORMS = ("none", "head", "full")
 REMEDY = "Convert the model again, with this release."
 MOST_LAYERS, MOST_EXPERTS = 1024, 4096
-SCORINGS = ("softmax", "sigmoid", "softmax_topk")
+SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus")
 
 
 @dataclass(frozen=True)
 class Activation:
     """How gate and up become one: `silu(gate) * up`, or its clamped form, which uses `alpha` and `limit`.
 
+    `limited_silu` is silu of `min(gate, limit)`, times up between -limit and limit (DeepSeek-V4).
     With `relu2` there is no gate: `max(up, 0)^2`.
     """
 
@@ -35,8 +37,7 @@ class Activation:
 
     def __post_init__(self) -> None:
         require(self.name in ACTIVATIONS, f"the activation must be one of {', '.join(ACTIVATIONS)}, not {self.name}")
-        unclamped = self.name != "clamped_silu"
-        require(unclamped or self.limit > 0, f"{self.name} needs a positive limit, not {self.limit}")
+        require(self.name not in LIMITED or self.limit > 0, f"{self.name} needs a positive limit, not {self.limit}")
 
     @property
     def is_gated(self) -> bool:
@@ -135,6 +136,7 @@ class Router:
     scale: float = 1.0
     linear_bias: bool = False  # added to the logits
     choice_bias: bool = False  # added to the scores for the choice alone
+    by_token: bool = False  # a table has the experts of every token id; scores weigh them and choose nothing
 
     def __post_init__(self) -> None:
         require_positive(
@@ -142,6 +144,8 @@ class Router:
         )
         require(self.scoring in SCORINGS, f"scoring must be one of {', '.join(SCORINGS)}, not {self.scoring}")
         require(self.top_groups <= self.groups, f"{self.top_groups} of {self.groups} expert groups cannot be chosen")
+        choosing = self.groups > 1 or self.choice_bias
+        require(not (self.by_token and choosing), "experts that a table names cannot compete for the choice")
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
         case Dense():
             yield from _feed_forward("ffn", hidden, ffn.width, ffn.activation, ffn.bias)
         case Moe():
-            yield from _router(ffn.router, ffn.experts.count, hidden)
+            yield from _router(ffn.router, ffn.experts.count, spec)
             if ffn.latent:
                 yield Wanted("latent_in", ffn.latent, hidden)
                 yield Wanted("latent_out", hidden, ffn.latent)
@@ -82,12 +82,14 @@ def _feed_forward(prefix: str, hidden: int, width: int, activation: Activation, 
         yield vector(f"{prefix}.down_bias", hidden)
 
 
-def _router(router: Router, count: int, hidden: int) -> Iterator[Wanted]:
-    yield Wanted("router", count, hidden)
+def _router(router: Router, count: int, spec: Spec) -> Iterator[Wanted]:
+    yield Wanted("router", count, spec.hidden_size)
     if router.linear_bias:
         yield vector("router_bias", count)
     if router.choice_bias:
         yield vector("router_choice_bias", count)
+    if router.by_token:
+        yield vector("router_by_token", spec.vocab_size * router.top_k)
 
 
 def _shared(shared: Shared | None, hidden: int, activation: Activation) -> Iterator[Wanted]:

@@ -48,6 +48,7 @@ Glu glu_of(const Activation& activation) {
     const auto& [name, alpha, limit] = activation;
     if (name == "silu") return {};
     if (name == "clamped_silu") return {GluKind::clamped_silu, alpha, limit};
+    if (name == "limited_silu") return {GluKind::limited_silu, 1.0f, limit};
     if (name == "relu2") return {GluKind::relu2};
     throw ProgramError("the activation " + name + " is unknown");
 }

@@ -139,6 +139,13 @@ static inline float clamped_silu_glu(float gate, float up, float alpha, float li
     return canonical((u + 1.0f) * swish);
 }
 
+// DeepSeek-V4: silu(min(gate, limit)) * clamp(up, -limit, limit). NaN passes the clamps.
+static inline float limited_silu_glu(float gate, float up, float limit) {
+    const float g = limit < gate ? limit : gate;
+    const float capped = limit < up ? limit : up;
+    return silu_glu(g, capped < -limit ? -limit : capped);
+}
+
 // max(x, 0)^2. NaN passes.
 static inline float relu2(float x) {
     const float open = 0.0f > x ? 0.0f : x;

@@ -14,7 +14,7 @@ static inline float biased(float value, const uint8_t* slots, uint64_t slot_stri
 
 // h[pair][i] = glu(gate + gate bias, up + up bias), i < width. A row of gate_up has 16 values of gate and 16 of up in
 // turn (interleaved), or gate, filled up to a multiple of 16, and then up. kind 0: silu, 1: clamped silu, 2: relu2, of
-// up alone; the place of gate has no meaning then.
+// up alone; the place of gate has no meaning then; 3: limited silu.
 extern "C" __global__ void expert_glu(const uint8_t* slots, uint64_t slot_stride, uint64_t gate_bias, uint64_t up_bias,
                                       int interleaved, int width, int kind, float alpha, float limit,
                                       const int32_t* target, int which, const int32_t* rows, int top_k,
@@ -32,6 +32,10 @@ extern "C" __global__ void expert_glu(const uint8_t* slots, uint64_t slot_stride
         return;
     }
     const float gate = biased(row[at], slots, slot_stride, gate_bias, target[pair], i);
+    if (kind == 3) {
+        *own = limited_silu_glu(gate, up, limit);
+        return;
+    }
     *own = kind == 0 ? silu_glu(gate, up) : clamped_silu_glu(gate, up, alpha, limit);
 }
 

@@ -8,7 +8,7 @@ inline constexpr int kRouteExperts = 4096;  // the most of a layer
 inline constexpr int kRouteGroups = 256;
 inline constexpr int kRouteChosen = 64;  // experts of a token
 
-enum RouteScoring : int { kRouteSoftmax = 0, kRouteSigmoid = 1, kRouteSoftmaxTopK = 2 };
+enum RouteScoring : int { kRouteSoftmax = 0, kRouteSigmoid = 1, kRouteSoftmaxTopK = 2, kRouteSqrtSoftplus = 3 };
 
 // The functions below are called by all lanes of the warp, on shared memory, and give every lane the same answer.
 
@@ -108,11 +108,11 @@ static inline void close_groups(const float* choice, uint8_t* taken, int experts
     __syncwarp();
 }
 
-// `bias` (null: none) counts for the choice alone. `forced` (null: none) are ids to take instead of choosing. ids and
-// weights lie dense, `top_k` a token.
+// `bias` (null: none) counts for the choice alone. `forced` (null: none) are ids to take instead of choosing; `table`
+// (null: none) has those of every token id, as numbers. ids and weights lie dense, `top_k` a token.
 extern "C" __global__ void route(const float* logits, int stride, const float* bias, int experts, int top_k,
                                  int scoring, int groups, int top_groups, int group_top, int normalize, float scale,
-                                 const int* forced, const int* rows, int* ids, float* weights) {
+                                 const int* forced, const float* table, const int* token_ids, const int* rows, int* ids, float* weights) {
     SHARED(float, scores, kRouteExperts);
     SHARED(float, choice, kRouteExperts);
     SHARED(uint8_t, taken, kRouteExperts);
@@ -122,7 +122,9 @@ extern "C" __global__ void route(const float* logits, int stride, const float* b
     const float* own = logits + static_cast<size_t>(token) * static_cast<size_t>(stride);
     const size_t first = static_cast<size_t>(token) * static_cast<size_t>(top_k);
     for (int i = own_lane(); i < experts; i += kWarp) {
-        scores[i] = scoring == kRouteSigmoid ? sigmoid(own[i]) : own[i];
+        scores[i] = scoring == kRouteSigmoid        ? sigmoid(own[i])
+                    : scoring == kRouteSqrtSoftplus ? __fsqrt_rn(softplus(own[i]))
+                                                    : own[i];
         taken[i] = 0;
     }
     __syncwarp();
@@ -131,7 +133,14 @@ extern "C" __global__ void route(const float* logits, int stride, const float* b
     __syncwarp();
     if (groups > 1 && forced == nullptr) close_groups(choice, taken, experts, groups, top_groups, group_top);
     for (int j = 0; j < top_k; ++j) {
-        const int expert = forced != nullptr ? forced[first + static_cast<size_t>(j)] : pick(choice, taken, experts);
+        int expert;
+        if (forced != nullptr)
+            expert = forced[first + static_cast<size_t>(j)];
+        else if (table != nullptr)
+            expert = static_cast<int>(
+                table[static_cast<size_t>(token_ids[token]) * static_cast<size_t>(top_k) + static_cast<size_t>(j)]);
+        else
+            expert = pick(choice, taken, experts);
         __syncwarp();
         if (own_lane() == 0) {
             taken[expert] = 1;

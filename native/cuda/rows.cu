@@ -28,13 +28,17 @@ extern "C" __global__ void head_copy(const float* x, int x_stride, int in_stride
         at(x, x_stride, own_row())[i / width * in_stride + i % width];
 }
 
-// The gated unit of a dense layer; kind 0 is silu, 1 clamped_silu. h may be gate or up.
+// The gated unit of a dense layer; kind 0 is silu, 1 clamped_silu, 3 limited_silu. h may be gate or up.
 extern "C" __global__ void glu_rows(const float* gate, int gate_stride, const float* up, int up_stride, int width,
                                     int kind, float alpha, float limit, const int* rows, float* h, int h_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
     const float g = at(gate, gate_stride, own_row())[i];
     const float u = at(up, up_stride, own_row())[i];
+    if (kind == 3) {
+        at(h, h_stride, own_row())[i] = limited_silu_glu(g, u, limit);
+        return;
+    }
     at(h, h_stride, own_row())[i] = kind == 0 ? silu_glu(g, u) : clamped_silu_glu(g, u, alpha, limit);
 }
 

@@ -67,7 +67,7 @@ Counters Executor::counters() const {
 
 BatchLimits Executor::limits() const {
     return {settings_.max_tokens,
-            embed_rows_,
+            std::min(embed_rows_, storage_.token_rows),
             settings_.page_tokens,
             context_.room(),
             context_.cache().uses(PageGroup::whole),

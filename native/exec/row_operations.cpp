@@ -1,6 +1,7 @@
 // Operations that treat every row by itself.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "core/pack.h"
 #include "exec/builder.h"
@@ -168,8 +169,42 @@ std::unique_ptr<Operation> make_select(const OpReader& op) {
     });
 }
 
+namespace {
+
+Scoring scoring_of(const OpReader& op, const std::string& name) {
+    if (name == "softmax") return Scoring::softmax;
+    if (name == "sigmoid") return Scoring::sigmoid;
+    if (name == "softmax_topk") return Scoring::softmax_topk;
+    if (name == "sqrt_softplus") return Scoring::sqrt_softplus;
+    op.fail("the scoring " + name + " is unknown");
+}
+
+// The experts of every token id, [ids][top_k]; empty where a token's scores choose them.
+std::vector<int32_t> experts_of_tokens(const OpReader& op, const RouteShape& shape) {
+    if (op.weights() == 1) return {};
+    const int length = op.vector_length(1);
+    op.require(length > 0 && length % shape.top_k == 0, "its table does not have experts for every token");
+    const float* given = op.vector(1, length);
+    int& rows = op.builder.storage().token_rows;
+    rows = std::min(rows, length / shape.top_k);
+    std::vector<int32_t> table(static_cast<size_t>(length));
+    for (size_t i = 0; i < table.size(); ++i) {
+        op.require(given[i] >= 0.0f && given[i] < static_cast<float>(shape.experts) &&
+                       given[i] == static_cast<float>(static_cast<int32_t>(given[i])),
+                   "its table names experts that are not there");
+        table[i] = static_cast<int32_t>(given[i]);
+        const auto first = table.begin() + static_cast<std::ptrdiff_t>(i - i % static_cast<size_t>(shape.top_k));
+        const auto own = table.begin() + static_cast<std::ptrdiff_t>(i);
+        op.require(std::find(first, own, table[i]) == own, "its table names an expert twice for a token");
+    }
+    return table;
+}
+
+}  // namespace
+
 std::unique_ptr<Operation> make_route(const OpReader& op) {
-    op.arity(1, 2, 1);
+    op.require(op.weights() == 1 || op.weights() == 2, "takes a bias and perhaps a table");
+    op.arity(1, 2, op.weights());
     const Buffer& logits = op.read(0);
     const Buffer& ids = op.write(0);
     const Buffer& weights = op.write(1);
@@ -182,12 +217,7 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
     shape.normalize = op.flag("normalize");
     shape.scale = op.real("scale");
     shape.bias = op.optional_vector(0, logits.width);
-    const std::string scoring = op.text("scoring");
-    op.require(scoring == "softmax" || scoring == "sigmoid" || scoring == "softmax_topk",
-               "the scoring " + scoring + " is unknown");
-    shape.scoring = scoring == "softmax"   ? Scoring::softmax
-                    : scoring == "sigmoid" ? Scoring::sigmoid
-                                           : Scoring::softmax_topk;
+    shape.scoring = scoring_of(op, op.text("scoring"));
     op.width(ids, shape.top_k);
     op.width(weights, shape.top_k);
     same_domain(op, logits, ids);
@@ -200,14 +230,19 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
     op.require(shape.top_k >= 1 && shape.top_k <= shape.experts / shape.groups * shape.top_groups,
                "more experts are wanted than there are to choose from");
     const Operations& operations = *op.builder.machine().operations;
+    const std::vector<int32_t> table = experts_of_tokens(op, shape);
     Routing& routing = op.builder.storage().routing;
     const int layer = routing.add_layer(shape.experts, shape.top_k);
     return row_operation(logits, int64_t{shape.experts} * (shape.top_k + 8),
-                         [=, &logits, &ids, &weights, &operations, &routing](const Step&, int row) {
+                         [=, &logits, &ids, &weights, &operations, &routing](const Step& step, int row) {
                              float scratch[3 * kMostExperts];
                              int32_t* chosen = ids.int_row(row);
-                             if (const int32_t* forced = routing.forced(layer, row)) {
-                                 std::copy_n(forced, shape.top_k, chosen);
+                             const int32_t* given = routing.forced(layer, row);
+                             if (given == nullptr && !table.empty())
+                                 given = table.data() + static_cast<size_t>(step.ids[row]) *
+                                                            static_cast<size_t>(shape.top_k);
+                             if (given != nullptr) {
+                                 std::copy_n(given, shape.top_k, chosen);
                                  operations.weigh(shape, logits.row(row), scratch, chosen, weights.row(row));
                              } else {
                                  operations.route(shape, logits.row(row), scratch, chosen, weights.row(row));

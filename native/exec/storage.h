@@ -1,6 +1,7 @@
 // Memory that operations work on, owned by the executor.
 #pragma once
 
+#include <climits>
 #include <map>
 #include <memory>
 #include <set>
@@ -64,6 +65,7 @@ struct Storage {
     ExpertCounters experts;
     Routing routing;
     std::vector<Sight> window_sights;  // of attention in window pages
+    int token_rows = INT_MAX;          // token ids that every table of them has a row for
 };
 
 }  // namespace freetoken

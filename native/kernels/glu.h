@@ -17,6 +17,7 @@ Lanes glu_lanes(const Glu& glu, Lanes gate, Lanes up) {
     }
     const Lanes g = min(broadcast(glu.limit), gate);
     const Lanes u = max(broadcast(-glu.limit), min(broadcast(glu.limit), up));
+    if (glu.kind == GluKind::limited_silu) return canonical(g / (one + exp(-g)) * u);
     return canonical((u + one) * (g / (one + exp(-(broadcast(glu.alpha) * g)))));
 }
 

@@ -46,9 +46,10 @@ struct Activations {
     const uint8_t* row(int t) const { return data + static_cast<size_t>(index != nullptr ? index[t] : t) * stride; }
 };
 
-enum class GluKind { silu, clamped_silu, relu2 };  // relu2: max(up, 0)^2, without a gate
+enum class GluKind { silu, clamped_silu, relu2, limited_silu };  // relu2: max(up, 0)^2, without a gate
 
-// silu: silu(gate) * up. clamped_silu: as in gpt-oss, with its alpha and limit.
+// silu: silu(gate) * up. clamped_silu: as in gpt-oss, with its alpha and limit. limited_silu: silu, of what lies within
+// the limit.
 struct Glu {
     GluKind kind = GluKind::silu;
     float alpha = 1.0f;

@@ -65,7 +65,7 @@ struct AttentionPart {
     float* o = nullptr;  // [rows][v_stride]
 };
 
-enum class Scoring : uint8_t { softmax, sigmoid, softmax_topk };
+enum class Scoring : uint8_t { softmax, sigmoid, softmax_topk, sqrt_softplus };
 
 struct RouteShape {
     int experts = 0;

@@ -1,6 +1,8 @@
 // The router: which experts a token goes to, and with what weights.
 #pragma once
 
+#include <cmath>
+
 #include "core/lanes.h"
 #include "ops/ops.h"
 
@@ -60,6 +62,7 @@ void score(const RouteShape& shape, const float* logits, float* scores) {
     for (int i = 0; i < n; ++i) {
         if (shape.scoring == Scoring::sigmoid) scores[i] = sigmoid(logits[i]);
         if (shape.scoring == Scoring::softmax_topk) scores[i] = logits[i];
+        if (shape.scoring == Scoring::sqrt_softplus) scores[i] = std::sqrt(softplus(logits[i]));
     }
 }
 

@@ -20,10 +20,12 @@ std::vector<float> awkward_values(Random& random, int count) {
 }
 
 constexpr Glu kUnits[] = {
-    {GluKind::silu, 1.0f, 0.0f}, {GluKind::clamped_silu, 1.702f, 7.0f}, {GluKind::relu2, 1.0f, 0.0f}};
+    {GluKind::silu, 1.0f, 0.0f}, {GluKind::clamped_silu, 1.702f, 7.0f}, {GluKind::relu2, 1.0f, 0.0f},
+    {GluKind::limited_silu, 1.0f, 7.0f}};
 
 float unit_value(const Glu& unit, float gate, float up) {
     if (unit.kind == GluKind::relu2) return relu2(up);
+    if (unit.kind == GluKind::limited_silu) return limited_silu_glu(gate, up, unit.limit);
     return unit.kind == GluKind::silu ? silu_glu(gate, up) : clamped_silu_glu(gate, up, unit.alpha, unit.limit);
 }
 

@@ -17,11 +17,12 @@ from engine.program.ir import Buffer, Op, Program
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
+TOKEN_IDS = 3
 
 
 @dataclass(frozen=True)
 class Route:
-    """A router of `experts`; with `bias` the choice has one."""
+    """A router of `experts`; with `bias` the choice has one, with `by_token` a table chooses."""
 
     experts: int = 16
     top_k: int = 4
@@ -32,10 +33,17 @@ class Route:
     normalize: bool = False
     scale: float = 1.0
     bias: bool = False
+    by_token: bool = False
 
     def attributes(self) -> dict[str, Any]:
         names = ("top_k", "scoring", "groups", "top_groups", "group_top", "normalize", "scale")
         return {name: getattr(self, name) for name in names}
+
+    def table(self) -> Floats:
+        """Experts of each of TOKEN_IDS tokens, end to end."""
+        random = np.random.default_rng(8)
+        rows = [random.permutation(self.experts)[: self.top_k] for _ in range(TOKEN_IDS)]
+        return np.concatenate(rows).astype(np.float32)
 
     def bias_values(self) -> Floats:
         return np.random.default_rng(7).normal(0, 0.2, self.experts).astype(np.float32)
@@ -46,6 +54,8 @@ ROUTES = {
     "normalised and scaled": Route(normalize=True, scale=2.5),
     "sigmoid with bias": Route(scoring="sigmoid", bias=True, normalize=True),
     "softmax over the chosen": Route(scoring="softmax_topk", bias=True),
+    "root of softplus": Route(scoring="sqrt_softplus", bias=True, normalize=True, scale=1.5),
+    "by token": Route(scoring="sqrt_softplus", normalize=True, by_token=True),
     "one of few": Route(experts=5, top_k=1),
     "all": Route(experts=7, top_k=7, scoring="softmax_topk"),
     "odd": Route(experts=37, top_k=9, normalize=True),
@@ -56,13 +66,19 @@ ROUTES = {
 }
 
 
+def token_ids(tokens: int) -> Ints:
+    """A token id for each of so many."""
+    return (np.arange(tokens) % TOKEN_IDS).astype(np.int32)
+
+
 def native_route(route: Route, logits: Floats, forced: Ints | None = None) -> tuple[Ints, Floats]:
     """Ids and weights [tokens, top_k] by the native operation."""
     tokens = len(logits)
     bias = route.bias_values()
     dense = {
-        "table": Tensor("f32", 1, route.experts, memoryview(np.zeros(_table_bytes(route.experts), np.uint8))),
-        "bias": Tensor("f32", 1, route.experts, memoryview(np.pad(bias, (0, 16)).view(np.uint8)), vector=True),
+        "table": Tensor("f32", TOKEN_IDS, route.experts, memoryview(np.zeros(_table_bytes(route.experts), np.uint8))),
+        "by_token": _vector(route.table()),
+        "bias": _vector(bias),
     }
     buffers = {
         "x": Buffer(route.experts),
@@ -72,7 +88,13 @@ def native_route(route: Route, logits: Floats, forced: Ints | None = None) -> tu
     }
     ops = (
         Op("embed", (), ("x",), ("table",), {"scale": 1.0}),
-        Op("route", ("x",), ("ids", "weights"), ("bias" if route.bias else "",), route.attributes()),
+        Op(
+            "route",
+            ("x",),
+            ("ids", "weights"),
+            ("bias" if route.bias else "", *["by_token"] * route.by_token),
+            route.attributes(),
+        ),
         Op("select", ("x",), ("logits",)),
     )
     program = Program(buffers, ops, (), (), "logits", route.experts, "x", (2,))
@@ -82,7 +104,7 @@ def native_route(route: Route, logits: Floats, forced: Ints | None = None) -> tu
     pages = np.arange(1 + tokens // 16, dtype=np.int32)
     none = np.zeros(0, np.int32)
     positions = np.arange(tokens, dtype=np.int32)
-    executor.step(np.zeros(tokens, np.int32), positions, np.array([0, tokens], np.int32), [pages], none, 1, 2)
+    executor.step(token_ids(tokens), positions, np.array([0, tokens], np.int32), [pages], none, 1, 2)
     return executor.buffer("ids").astype(np.int32), executor.buffer("weights")
 
 
@@ -101,6 +123,7 @@ def device_route(route: Route, logits: Floats, forced: Ints | None = None, paddi
     shape = (route.experts, route.top_k, SCORINGS[route.scoring], route.groups, route.top_groups, route.group_top)
     bias = put(route.bias_values()) if route.bias else 0
     rest = (int(route.normalize), route.scale, put(forced) if forced is not None else 0)
+    rest += (put(route.table()) if route.by_token else 0, put(token_ids(tokens)))
     args = (put(logits), route.experts, bias, *shape, *rest, put(np.array([tokens], np.int32)), *out)
     stream = driver.stream()
     driver.launch(stream, driver.kernel("route"), (bucket, 1, 1), 32, args)
@@ -160,6 +183,12 @@ def test_forced_ids_have_the_weights_of_the_chosen(name: str) -> None:
     np.testing.assert_array_equal(ids, forced)
 
 
+def test_a_table_decides_by_the_token_alone() -> None:
+    route = ROUTES["by token"]
+    ids, _ = device_route(route, random_logits(route))
+    np.testing.assert_array_equal(ids, route.table().astype(np.int32).reshape(TOKEN_IDS, -1)[token_ids(12)])
+
+
 def test_a_bias_decides_who_is_chosen_and_not_its_weight() -> None:
     """Negative control: a router without the bias chooses others."""
     route = ROUTES["sigmoid with bias"]
@@ -168,4 +197,8 @@ def test_a_bias_decides_who_is_chosen_and_not_its_weight() -> None:
 
 
 def _table_bytes(cols: int) -> int:
-    return _native.packed_bytes("f32", 1, cols)
+    return _native.packed_bytes("f32", TOKEN_IDS, cols)
+
+
+def _vector(values: Floats) -> Tensor:
+    return Tensor("f32", 1, len(values), memoryview(np.pad(values, (0, 16)).view(np.uint8)), vector=True)

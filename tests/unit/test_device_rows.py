@@ -72,7 +72,7 @@ def test_rope_of_heads_that_lie_apart_in_a_view(pairs: bool) -> None:
     assert_alike(model)
 
 
-@pytest.mark.parametrize("activation", ["silu", "clamped_silu"])
+@pytest.mark.parametrize("activation", ["silu", "clamped_silu", "limited_silu"])
 def test_glu_gate_add_and_copies_of_heads(activation: str) -> None:
     model = RandomModel()
     model.buffer("gate", 40, base="x", offset=3)

@@ -7,15 +7,21 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from engine.base.errors import UnsupportedError
-from engine.files.codecs import CODECS, FORMS
+from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.files.codecs import CODECS, FORMS, INTEGER_BYTES
 from engine.files.conversion.plain_values import PlainTensor
 from engine.files.conversion.transpose import transposed_form, transposed_rows
 from engine.files.source_file import Bytes, SourceFile
 from engine.files.sources.tensors import IndexedTensor, SourceTensor, row_count
 from engine.spec.layout import ORDER, Matrix, Piece, Vector
 
-_VALUE_TYPES: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
+_VALUE_TYPES: dict[str, type[np.generic]] = {
+    "f32": np.float32,
+    "f16": np.float16,
+    "bf16": np.uint16,
+    "i32": np.int32,
+    "i64": np.int64,
+}
 
 
 class Gather:
@@ -109,13 +115,20 @@ class Gather:
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
 
     def values(self, vector: Vector) -> npt.NDArray[np.float32]:
-        """The values of a checked vector; f16 and bf16 become f32 without loss, before anything is added."""
+        """The values of a checked vector; all become f32 without loss, before anything is added.
+
+        Raises CorruptFileError for an integer that f32 does not hold.
+        """
         parts = []
         for piece in vector.pieces:
             tensor = self._tensor(piece)
             raw = tensor.read(0, row_count(tensor)).reshape(-1).view(_VALUE_TYPES[tensor.form])
             values = raw[_slice(piece.start, piece.stop, piece.step, len(raw))]
             plain = _bf16_values(values) if tensor.form == "bf16" else values.astype(np.float32)
+            if tensor.form in INTEGER_BYTES and (plain != values).any():
+                raise CorruptFileError(
+                    f"The tensor {piece.tensor} has integers beyond those that a vector keeps.", "Fetch it again."
+                )
             parts.append(plain + np.float32(piece.plus) if piece.plus else plain)
         whole = np.concatenate(parts)
         return whole[self._order(vector.row_order)] if vector.row_order else whole

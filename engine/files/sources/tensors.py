@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.base.errors import UnsupportedError
-from engine.files.codecs import FORMS
+from engine.files.codecs import FORMS, INTEGER_BYTES
 from engine.files.source_file import Bytes, SourceFile
 
 Order = npt.NDArray[np.int64]
@@ -58,7 +58,9 @@ class FileTensor:
         return (self.file,)
 
     def read(self, start: int, stop: int) -> Bytes:
-        row_bytes = FORMS[self.form].row_bytes(self.shape[-1])
+        cols = self.shape[-1]
+        size = INTEGER_BYTES.get(self.form)
+        row_bytes = FORMS[self.form].row_bytes(cols) if size is None else size * cols
         out = np.empty((stop - start, row_bytes), np.uint8)
         self.file.read(self.start + start * row_bytes, out)
         return out

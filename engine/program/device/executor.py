@@ -73,7 +73,7 @@ class DeviceExecutor:
         with ExitStack() as made:
             weights = DeviceWeights(driver, program, ftw.dense)
             made.callback(weights.free)
-            self._vocabulary = weights.matrix(next(op.weights[0] for op in program.ops if op.kind == "embed")).rows
+            self._vocabulary = _token_rows(program, weights)
             buffers = DeviceBuffers(driver, program, most, CHUNK_ROWS)
             made.callback(buffers.free)
             self._mixers = make_mixers(
@@ -245,3 +245,10 @@ class DeviceExecutor:
     def _check(self, batch: Batch) -> None:
         check_batch(batch, BatchLimits(self._max_tokens, self._vocabulary, self.page_tokens, self.room, self._needs))
         self._routing.begin(len(batch.tokens))
+
+
+def _token_rows(program: Program, weights: DeviceWeights) -> int:
+    """Token ids that the embedding, and every table of experts by tokens, has a row for."""
+    rows = [weights.matrix(op.weights[0]).rows for op in program.ops if op.kind == "embed"]
+    tables = [op for op in program.ops if op.kind == "route" and len(op.weights) > 1]
+    return min([*rows, *(weights.length(op.weights[1]) // int(op.attrs["top_k"]) for op in tables)])

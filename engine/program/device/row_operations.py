@@ -8,8 +8,8 @@ from engine.program.device.step_data import Extent
 UNPACK_RUN = 32  # columns that a thread of `embed` takes
 EMBED_THREADS = 64
 WARP = 32
-GLU_KINDS = {"silu": 0, "clamped_silu": 1}
-SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2}
+GLU_KINDS = {"silu": 0, "clamped_silu": 1, "limited_silu": 3}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2, "sqrt_softplus": 3}
 MOST_EXPERTS, MOST_GROUPS, MOST_CHOSEN = 4096, 256, 64  # of native/cuda/route.cu
 
 
@@ -165,16 +165,34 @@ def make_route(op: OpReader) -> Issue:
     op.require(1 <= top_groups <= groups and (groups == 1 or group_top >= 1), "no groups are kept or judged")
     op.require(1 <= top_k <= min(MOST_CHOSEN, experts // groups * top_groups), "it chooses too many experts, or none")
     bias = op.context.weights.vector(op.op.weights[0], experts)
+    table = _table(op, experts, top_k)
     launch = op.context.launcher("route")
     layer = op.context.routers.index(op.index)
 
     def issue(extent: Extent) -> None:
         shape = (experts, top_k, scoring, groups, top_groups, group_top, normalize, scale)
         forced = extent.forced_ids(layer, top_k)
-        inputs = (logits.address, logits.stride, bias, *shape, forced, extent.live(False))
+        by_token = (table, extent.token_ids)
+        inputs = (logits.address, logits.stride, bias, *shape, forced, *by_token, extent.live(False))
         launch((extent.grid_rows(False), 1, 1), WARP, *inputs, ids.address, weights.address)
         if extent.record(layer):
             size = 4 * extent.grid_rows(False) * top_k
             op.context.driver.copy(op.context.stream, extent.record(layer), ids.address, size)
 
     return issue
+
+
+def _table(op: OpReader, experts: int, top_k: int) -> int:
+    """The address of the experts of every token id; 0 where a token's scores choose."""
+    if len(op.op.weights) == 1:
+        return 0
+    name = op.op.weights[1]
+    ids = op.context.weights.values(name)
+    op.require(len(ids) % top_k == 0 and len(ids) > 0, "its table does not have experts for every token")
+    rows = ids.reshape(-1, top_k)
+    named = ((rows >= 0) & (rows < experts) & (rows == rows.astype("i4"))).all()
+    op.require(bool(named), "its table names experts that are not there")
+    ordered = rows.copy()
+    ordered.sort(axis=1)
+    op.require(bool((ordered[:, 1:] != ordered[:, :-1]).all()), "its table names an expert twice for a token")
+    return op.context.weights.vector(name, len(ids))

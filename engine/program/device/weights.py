@@ -68,6 +68,11 @@ class DeviceWeights:
         """Values of a vector."""
         return self._dense[name].cols
 
+    def values(self, name: str) -> NDArray[np.float32]:
+        """The values of a vector, in the host's memory."""
+        tensor = self._dense[name]
+        return np.frombuffer(tensor.data, np.float32, tensor.cols)
+
     def free(self) -> None:
         """Give the memory back."""
         self._memory.free()

@@ -29,7 +29,8 @@ def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
     weights = build.buffer("expert_weights", router.top_k)
     build.linears(source, {scores: "router"}, {"router": router.linear_bias})
     bias = build.weight("router_choice_bias") if router.choice_bias else ""
-    build.op("route", (scores,), (ids, weights), (bias,), **_route(router))
+    table = (build.weight("router_by_token"),) if router.by_token else ()
+    build.op("route", (scores,), (ids, weights), (bias, *table), **_route(router))
     seen, made = source, target
     if moe.latent:
         seen, made = build.buffer("latent", moe.latent), build.buffer("latent_part", moe.latent)

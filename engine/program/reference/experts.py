@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from engine.program.ir import Op
 from engine.program.reference.step import Operation, Step
+
+SCORINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: logits.softmax(-1),
+    "sigmoid": torch.sigmoid,
+    "softmax_topk": lambda logits: logits,
+    "sqrt_softplus": lambda logits: softplus(logits).sqrt(),
+}
 
 
 def _route(op: Op, step: Step) -> None:
     logits = step.buffers[op.reads[0]]
     bias = step.weight(op.weights[0]) if op.weights[0] else 0.0
     scoring, top_k = op.attrs["scoring"], int(op.attrs["top_k"])
-    scores = {"softmax": logits.softmax(-1), "sigmoid": logits.sigmoid(), "softmax_topk": logits}[str(scoring)]
-    choice = _open_groups(op, scores + bias)
-    ids = choice.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]  # ties go to the lower id
+    scores = SCORINGS[str(scoring)](logits)
+    if len(op.weights) > 1:
+        ids = step.weight(op.weights[1]).view(-1, top_k)[step.tokens].long()
+    else:
+        choice = _open_groups(op, scores + bias)
+        ids = choice.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]  # ties go to the lower id
     weights = scores.gather(-1, ids)
     if scoring == "softmax_topk":
         weights = weights.softmax(-1)
@@ -65,6 +76,8 @@ def _activate(op: Op, gate: Tensor, up: Tensor) -> Tensor:
         return up.relu().square()
     limit, alpha = float(op.attrs["limit"]), float(op.attrs["alpha"])
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    if op.attrs["activation"] == "limited_silu":
+        return torch.nn.functional.silu(gate) * up
     return (up + 1) * gate * torch.sigmoid(alpha * gate)
 
 
