@@ -9,20 +9,21 @@ from engine.spec.wanted import Wanted, vector
 
 
 def attention_tensors(mixer: Attention, hidden: int) -> Iterator[Wanted]:
-    q_width, kv_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+    q_width, k_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+    v_width, out_width = mixer.kv_heads * mixer.value_dim, mixer.heads * mixer.value_dim
     yield Wanted("attn.q", q_width, hidden, mixer.heads)
-    yield Wanted("attn.k", kv_width, hidden)
-    yield Wanted("attn.v", kv_width, hidden)
-    yield Wanted("attn.o", hidden, q_width)
+    yield Wanted("attn.k", k_width, hidden)
+    yield Wanted("attn.v", v_width, hidden)
+    yield Wanted("attn.o", hidden, out_width)
     if mixer.gated:
-        yield Wanted("attn.gate", q_width, hidden, mixer.heads)
-    biases = (("q", mixer.q_bias, q_width), ("k", mixer.k_bias, kv_width), ("v", mixer.v_bias, kv_width))
+        yield Wanted("attn.gate", out_width, hidden, mixer.heads)
+    biases = (("q", mixer.q_bias, q_width), ("k", mixer.k_bias, k_width), ("v", mixer.v_bias, v_width))
     for name, present, width in (*biases, ("o", mixer.o_bias, hidden)):
         if present:
             yield vector(f"attn.{name}_bias", width)
     if mixer.qk_norm != "none":
-        yield vector("attn.q_norm", mixer.head_dim if mixer.qk_norm == "head" else q_width)
-        yield vector("attn.k_norm", mixer.head_dim if mixer.qk_norm == "head" else kv_width)
+        yield vector("attn.q_norm", q_width if mixer.qk_norm == "full" else mixer.head_dim)
+        yield vector("attn.k_norm", k_width if mixer.qk_norm == "full" else mixer.head_dim)
     if mixer.sinks:
         yield vector("attn.sinks", mixer.heads)
 

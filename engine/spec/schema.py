@@ -17,7 +17,7 @@ from engine.spec.rope import Rope
 
 ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "relu2")
 LIMITED = ("clamped_silu", "limited_silu")  # activations that have a limit
-QK_NORMS = ("none", "head", "full")
+QK_NORMS = ("none", "head", "head_after", "full")
 REMEDY = "Convert the model again, with this release."
 MOST_LAYERS, MOST_EXPERTS = 1024, 4096
 SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus")
@@ -55,7 +55,7 @@ class Attention:
     head_dim: int
     scale: float  # of the scores
     rope: Rope | None  # None: positions are not rotated
-    qk_norm: str = "none"  # "head": every head alone, "full": all heads of a token together
+    qk_norm: str = "none"  # "head": every head alone, "head_after": after rope, "full": all heads of a token together
     q_bias: bool = False
     k_bias: bool = False
     v_bias: bool = False
@@ -65,9 +65,12 @@ class Attention:
     softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: they do not
     gated: bool = False  # the output is multiplied by the sigmoid of a projection, a value by itself
     chunk: int = 0  # a token sees nothing before the last multiple of it, and all after; 0: no such border
+    v_dim: int = 0  # of a value head; 0: head_dim
+    value_scale: float = 1.0  # values are multiplied by it
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
+        require(self.v_dim >= 0, f"v_dim must not be negative, not {self.v_dim}")
         even = self.heads % self.kv_heads == 0
         require(even, f"{self.heads} heads cannot share {self.kv_heads} key and value heads evenly")
         require(self.qk_norm in QK_NORMS, f"qk_norm must be one of {', '.join(QK_NORMS)}, not {self.qk_norm}")
@@ -76,6 +79,11 @@ class Attention:
         require(self.softcap >= 0, f"the attention softcap must not be negative, not {self.softcap}")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")
+
+    @property
+    def value_dim(self) -> int:
+        """Values of a value head."""
+        return self.v_dim or self.head_dim
 
 
 @dataclass(frozen=True)

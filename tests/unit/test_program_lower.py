@@ -72,6 +72,8 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
         "n_groups": 3,
         "moe_shared_expert_intermediate_size": 28,
     },
+    "glm4_moe": {"partial_rotary_factor": 0.6},
+    "solar_open": {"first_k_dense_replace": 0},
 }
 
 

@@ -10,28 +10,27 @@ from engine.spec.schema import Attention, LatentAttention
 def lower_attention(build: Build, mixer: Attention, source: str, target: str) -> None:
     q = build.buffer("q", mixer.heads * mixer.head_dim)
     k = build.buffer("k", mixer.kv_heads * mixer.head_dim)
-    v = build.buffer("v", mixer.kv_heads * mixer.head_dim)
-    mixed = build.buffer("mixed", mixer.heads * mixer.head_dim)
-    biases = {"attn.q": mixer.q_bias, "attn.k": mixer.k_bias, "attn.v": mixer.v_bias}
-    gate = {build.buffer("attn_gate", mixer.heads * mixer.head_dim): "attn.gate"} if mixer.gated else {}
-    build.linears(source, {q: "attn.q", k: "attn.k", v: "attn.v", **gate}, biases)
-    if mixer.qk_norm != "none":
-        whole = mixer.qk_norm == "full"
-        build.norm(q, q, "attn.q_norm", group=mixer.heads * mixer.head_dim if whole else mixer.head_dim)
-        build.norm(k, k, "attn.k_norm", group=mixer.kv_heads * mixer.head_dim if whole else mixer.head_dim)
+    v = build.buffer("v", mixer.kv_heads * mixer.value_dim)
+    mixed = build.buffer("mixed", mixer.heads * mixer.value_dim)
+    gate = {build.buffer("attn_gate", mixer.heads * mixer.value_dim): "attn.gate"} if mixer.gated else {}
+    _projections(build, mixer, source, {q: "attn.q", k: "attn.k"}, {v: "attn.v"}, gate)
+    if mixer.qk_norm in ("head", "full"):
+        _qk_norm(build, mixer, q, k)
     if mixer.rope is not None:
         build.rope(q, mixer.rope, heads=mixer.heads, stride=mixer.head_dim, offset=0)
         build.rope(k, mixer.rope, heads=mixer.kv_heads, stride=mixer.head_dim, offset=0)
+    if mixer.qk_norm == "head_after":
+        _qk_norm(build, mixer, q, k)
     build.op(
         "attention",
         (q, k, v),
         (mixed,),
         (build.weight("attn.sinks") if mixer.sinks else "",),
-        cache=build.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.head_dim, _reach(build, mixer))),
+        cache=build.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.value_dim, _reach(build, mixer))),
         heads=mixer.heads,
         kv_heads=mixer.kv_heads,
         k_dim=mixer.head_dim,
-        v_dim=mixer.head_dim,
+        v_dim=mixer.value_dim,
         scale=mixer.scale,
         window=mixer.window,
         chunk=mixer.chunk,
@@ -40,6 +39,24 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     for name in gate:
         build.op("gate", (mixed, name), (mixed,), activation="sigmoid")
     build.linears(mixed, {target: "attn.o"}, {"attn.o": mixer.o_bias})
+
+
+def _projections(
+    build: Build, mixer: Attention, source: str, qk: dict[str, str], v: dict[str, str], gate: dict[str, str]
+) -> None:
+    """Values that are scaled have a `linear` of their own."""
+    biases = {"attn.q": mixer.q_bias, "attn.k": mixer.k_bias, "attn.v": mixer.v_bias}
+    if mixer.value_scale == 1.0:
+        build.linears(source, {**qk, **v, **gate}, biases)
+    else:
+        build.linears(source, {**qk, **gate}, biases)
+        build.linears(source, v, biases, mixer.value_scale)
+
+
+def _qk_norm(build: Build, mixer: Attention, q: str, k: str) -> None:
+    whole = mixer.qk_norm == "full"
+    build.norm(q, q, "attn.q_norm", group=mixer.heads * mixer.head_dim if whole else mixer.head_dim)
+    build.norm(k, k, "attn.k_norm", group=mixer.kv_heads * mixer.head_dim if whole else mixer.head_dim)
 
 
 def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, target: str) -> None:

@@ -30,13 +30,15 @@ class Build:
         group = group or self.buffers[target].width
         self.op("rms_norm", (source,), (target,), (self.weight(key),), eps=eps or self.spec.norm_eps, group=group)
 
-    def linears(self, source: str, outputs: dict[str, str], biases: dict[str, bool] | None = None) -> None:
+    def linears(
+        self, source: str, outputs: dict[str, str], biases: dict[str, bool] | None = None, scale: float = 1.0
+    ) -> None:
         """One `linear` that reads `source` once for all `outputs` (buffer -> key)."""
         weights: list[str] = []
         for key in outputs.values():
             has_bias = biases is not None and biases.get(key, False)
             weights += [self.weight(key), self.weight(f"{key}_bias") if has_bias else ""]
-        self.op("linear", (source,), tuple(outputs), tuple(weights), scale=1.0)
+        self.op("linear", (source,), tuple(outputs), tuple(weights), scale=scale)
 
     def head_linear(
         self, source: str, target: str, key: str, heads: int, read: tuple[int, int], write: tuple[int, int]

@@ -15,8 +15,11 @@ from engine.spec.families.config import Config
 from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
 from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
+from engine.spec.families.ernie import ERNIE_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
+from engine.spec.families.local import LOCAL_FAMILIES
 from engine.spec.families.record import Family
+from engine.spec.families.sigmoid_routed import SIGMOID_ROUTED_FAMILIES
 from engine.spec.families.sparse import SPARSE_FAMILIES
 from engine.spec.layout import Layout
 from engine.spec.schema import Spec
@@ -32,6 +35,9 @@ FAMILIES: Mapping[str, Family] = {
         *DELTA_FAMILIES,
         *HYBRID_FAMILIES,
         *BAILING_FAMILIES,
+        *SIGMOID_ROUTED_FAMILIES,
+        *ERNIE_FAMILIES,
+        *LOCAL_FAMILIES,
     )
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}

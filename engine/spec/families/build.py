@@ -14,6 +14,7 @@ from engine.spec.families.record import (
     LAYER_TYPES,
     SLIDING_ALL,
     SLIDING_LATE,
+    SLIDING_MOST,
     AttentionRule,
     Family,
     LatentRule,
@@ -110,7 +111,8 @@ def _recurrent(family: Family, config: Config) -> Mixer:
 def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
     if family.recurrent is None:
         windows = _windows(family.mixer, config, count)
-        by_window = {window: _mixer(family.mixer, config, window) for window in set(windows)}
+        windowed = family.windowed or family.mixer
+        by_window = {window: _mixer(windowed if window else family.mixer, config, window) for window in set(windows)}
         return [by_window[window] for window in windows]
     attention = _mixer(family.mixer, config, 0)
     recurrent = _recurrent(family, config)
@@ -121,7 +123,7 @@ def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
 def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> list[int]:
     """For every layer the width of its attention window, 0 where it sees everything."""
     window = rule.window if isinstance(rule, AttentionRule) else None
-    size = config.integer(window.size) if window and config.flag(window.enabled) else 0
+    size = _window(window, config) if window and config.flag(window.enabled) else 0
     types = config.texts(LAYER_TYPES)
     if types:
         return _typed_windows(types, window, size, config, count)
@@ -130,7 +132,16 @@ def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> li
     if window.layers == SLIDING_LATE:
         first = config.integer(key("max_window_layers", default=0)) if size else count
         return [size if layer >= first else 0 for layer in range(count)]
+    if window.layers == SLIDING_MOST:
+        interval = config.integer(window.interval)
+        require_positive(sliding_window_pattern=interval)
+        return [size if (layer + 1) % interval else 0 for layer in range(count)]
     return [size if layer % 2 == 0 else 0 for layer in range(count)]
+
+
+def _window(rule: WindowRule, config: Config) -> int:
+    before = config.integer(rule.before)
+    return before + 1 if before else config.integer(rule.size)
 
 
 def _typed_windows(types: tuple[str, ...], rule: WindowRule | None, size: int, config: Config, count: int) -> list[int]:
@@ -157,7 +168,9 @@ def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
     first, step = config.integer(rule.first_dense), config.integer(rule.step)
     require_positive(decoder_sparse_step=step)
     offset, dense = offset_of(rule.offset, step, config), config.integers(rule.dense_layers)
-    return [layer >= first and layer % step == offset and layer not in dense for layer in range(count)]
+    last = config.integer(rule.last)
+    last = count - 1 if last < 0 else last
+    return [first <= layer <= last and layer % step == offset and layer not in dense for layer in range(count)]
 
 
 def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Mixer:
@@ -180,14 +193,16 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         head_dim=head_dim,
         scale=head_dim**-0.5 if rule.scale is None else config.number(rule.scale),
         rope=_rope(rule.rope, config, head_dim),
-        qk_norm=rule.qk_norm,
+        qk_norm=rule.qk_norm if config.flag(rule.normed) else "none",
         q_bias=qkv_bias,
         k_bias=qkv_bias,
         v_bias=qkv_bias,
         o_bias=config.flag(rule.o_bias),
-        sinks=rule.sinks,
+        sinks=config.flag(rule.sinks),
         window=window,
         gated=rule.gated,
+        v_dim=config.integer(rule.v_dim),
+        value_scale=config.number(rule.value_scale),
     )
 
 

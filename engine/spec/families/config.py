@@ -21,13 +21,14 @@ REQUIRED: Final = _Required()
 
 @dataclass(frozen=True)
 class Key:
-    """A value of config.json: the first of `names` that is there and not null, else `default`.
+    """A value of config.json: the first of `names` that is there and not null, else `default`, perhaps a key itself.
 
-    A name with a dot is that of a field of an object inside, `object.field`.
+    A name with a dot is that of a field of an object inside, `object.field`. A whole number is meant `times` over.
     """
 
     names: tuple[str, ...]
     default: Any = REQUIRED
+    times: int = 1
 
 
 def key(*names: str, default: Any = REQUIRED) -> Key:
@@ -52,18 +53,24 @@ class Config:
                 return value
         if isinstance(wanted.default, _Required):
             raise CorruptFileError(f"{self.where} lacks {wanted.names[0]}.", REMEDY)
-        return wanted.default
+        return self.raw(wanted.default)
+
+    def has(self, wanted: Key) -> bool:
+        """Whether a key's value is there and not null."""
+        return any(self._value(name) is not None for name in wanted.names)
 
     def _value(self, name: str) -> Any:
         holder, dot, field = name.partition(".")
         return self.inner(holder).data.get(field) if dot else self.data.get(name)
 
     def integer(self, wanted: Key | int) -> int:
+        if isinstance(wanted, Key) and isinstance(wanted.default, Key) and not self.has(wanted):
+            return self.integer(wanted.default)
         value = self.raw(wanted)
         size = whole(value)
         if size is None:
             raise self._wrong(wanted, "a whole number below 2^31", value)
-        return size
+        return size * wanted.times if isinstance(wanted, Key) else size
 
     def number(self, wanted: Key | float) -> float:
         value = self.raw(wanted)
@@ -113,9 +120,13 @@ class Config:
         return Config(value or {}, f"{name} in {self.where}")
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> None:
-        """Refuse a value that is there, not null, and not among `allowed`: what it asks for is not implemented."""
+        """Refuse a value that is there, not null, and not among `allowed`: what it asks for is not implemented.
+
+        A list is as good as all of its values.
+        """
         value = self.data.get(name)
-        if value is not None and value not in allowed:
+        values = value if isinstance(value, list) else [value]
+        if value is not None and any(each not in allowed for each in values):
             known = " or ".join(repr(item) for item in allowed) or "nothing"
             raise UnsupportedError(
                 f"{self.where} asks for {name} = {shortened(value)}; this release knows only {known}.",

@@ -18,13 +18,30 @@ Scaling = LinearScaling | YarnScaling | Llama3Scaling | LongScaling | None
 
 def read_rope(config: Config, rule: RopeRule, head_dim: int) -> Rope:
     """The rope of a head of `head_dim` values. Raises UnsupportedError for a rope type that is not known."""
+    parameters = _parameters_of_kind(config, rule)
+    theta = parameters.number(key("rope_theta", default=config.number(key("rope_theta", default=rule.theta))))
+    dim = _rotated(config, parameters, rule, head_dim)
+    return Rope(theta, dim, config.flag(rule.pairs), _read_scaling(config, parameters))
+
+
+def _parameters_of_kind(config: Config, rule: RopeRule) -> Config:
+    """The object that holds the rope of the rule's kind of layers."""
     parameters = rope_parameters(config)
-    if any(isinstance(value, dict) for value in parameters.data.values()):
+    if not any(isinstance(value, dict) for value in parameters.data.values()):
+        own = rule.own_theta
+        return parameters if own is None else Config({"rope_theta": config.number(own)}, config.where)
+    if rule.kind not in parameters.data:
         raise UnsupportedError(
             f"{parameters.where} has other positions for other layers, which this family does not have.",
             "Use another model, or a release that knows it.",
         )
-    theta = parameters.number(key("rope_theta", default=config.number(key("rope_theta", default=rule.theta))))
+    return parameters.inner(rule.kind)
+
+
+def _rotated(config: Config, parameters: Config, rule: RopeRule, head_dim: int) -> int:
+    """How many values of a head are rotated."""
+    if rule.dim is not None and config.has(rule.dim) and "partial_rotary_factor" not in parameters.data:
+        return config.integer(rule.dim)
     part_of = rule.part or key("partial_rotary_factor", default=1.0)
     part = parameters.number(part_of) if "partial_rotary_factor" in parameters.data else config.number(part_of)
     if part != 1.0 and rule.part is None:
@@ -32,7 +49,7 @@ def read_rope(config: Config, rule: RopeRule, head_dim: int) -> Rope:
             f"{config.where} asks for partial_rotary_factor = {part}; in this family heads are rotated whole.",
             "Use another model, or a release that knows it.",
         )
-    return Rope(theta, int(head_dim * part), config.flag(rule.pairs), _read_scaling(config, parameters))
+    return int(head_dim * part)
 
 
 def rope_parameters(config: Config) -> Config:

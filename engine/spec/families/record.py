@@ -27,19 +27,26 @@ NO_LAYERS = Key((), ())
 LAYER_TYPES = key("layer_types", default=())
 NORM_EPS = key("rms_norm_eps", default=1e-6)
 
-SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN = "all", "late", "even"
+SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN, SLIDING_MOST = "all", "late", "even", "most"
 
 
 @dataclass(frozen=True)
 class RopeRule:
     """`theta` is the default where config.json names none. Without `part` heads are rotated whole, with it that share
-    of their first values. `when` names a field and the value that switches it on; None: always on.
+    of their first values; `dim` counts these where no share is named. `when` names a field and the value that switches
+    it on; None: always on.
+
+    Where layers of several types have positions of their own, `kind` is the type these are of. In the old form of
+    config.json the positions that have `own_theta` are not scaled; the others are described as in any model.
     """
 
     theta: float = 10000.0
     pairs: Key | bool = False
     part: Key | None = None
+    dim: Key | None = None
     when: tuple[str, str] | None = None
+    kind: str = ""
+    own_theta: Key | None = None
 
 
 @dataclass(frozen=True)
@@ -47,30 +54,37 @@ class WindowRule:
     """Which layers attend to a sliding window of `size` tokens (absent: none do).
 
     `typed`: a list `layer_types` decides, layer by layer. Without it `layers` does: all of them, the late ones (from
-    `max_window_layers` on), or the even ones (the first, the third and so on).
+    `max_window_layers` on), the even ones (the first, the third and so on), or most: all but the last of every
+    `interval`. `before`, where it is there, counts the tokens without the one that attends, and wins over `size`.
     """
 
     size: Key = WINDOW
     enabled: Key | bool = True
     typed: bool = False
     layers: str = SLIDING_ALL
+    interval: Key | int = 0
+    before: Key | int = 0
 
 
 @dataclass(frozen=True)
 class AttentionRule:
     """Grouped-query attention; without `rope` nothing is rotated.
 
-    Without `scale` scores are divided by the root of the head's width.
+    Without `scale` scores are divided by the root of the head's width. `v_dim` is 0 where values are as wide as keys.
+    There is no `qk_norm` unless it is also `normed`.
     """
 
     heads: Key = HEADS
     kv_heads: Key = KV_HEADS
     head_dim: Key = HEAD_DIM
+    v_dim: Key | int = 0
     scale: Key | None = None
+    value_scale: Key | float = 1.0
     qk_norm: str = "none"
+    normed: Key | bool = True
     qkv_bias: Key | bool = False
     o_bias: Key | bool = False
-    sinks: bool = False
+    sinks: Key | bool = False
     rope: RopeRule | None = RopeRule()
     window: WindowRule | None = None
     gated: bool = False
@@ -181,8 +195,8 @@ class MoeRule:
     """Routed experts.
 
     A layer has them if a list `types` calls it sparse. Without such a list it must not be among the first
-    `first_dense`, it must be the last of every `step`, or the one after `offset` others, and it must not be listed in
-    `dense_layers`. A model of fewer than `fewest` has none at all.
+    `first_dense` nor come after `last` (-1: the last of all), it must be the last of every `step`, or the one after
+    `offset` others, and it must not be listed in `dense_layers`. A model of fewer than `fewest` has none at all.
     """
 
     count: Key
@@ -199,6 +213,7 @@ class MoeRule:
     latent: Key | int = 0
     clamped: ActivationRule | None = None
     first_dense: Key | int = 0
+    last: Key | int = -1
     step: Key | int = 1
     offset: Key | None = None
     fewest: int = 1
@@ -214,6 +229,7 @@ class Family:
     codecs of its weights, or of its experts', in which tests/parity compares it with transformers. `also` are other
     values of `model_type` under which the same architecture is published. `inside` names the object of config.json
     that describes the decoder where there is more than a decoder; without such an object it is config.json itself.
+    `windowed` is the attention of the layers with a window, which the window of `mixer` tells, where it is another one.
     `activation` is that of every feed-forward part without one of its own.
     """
 
@@ -221,6 +237,7 @@ class Family:
     architecture: str
     names: Names
     mixer: AttentionRule | LatentRule
+    windowed: AttentionRule | None = None
     moe: MoeRule | None = None
     dense_width: Key | None = DENSE_WIDTH  # None: every layer has experts
     dense_bias: Key | bool = False

@@ -1,6 +1,13 @@
 """Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
 
-from . import general, linear
+from . import general, linear, plain
 
-SPEC_CHANGES = {**general.SPEC_CHANGES, **linear.SPEC_CHANGES}
-DENSE_CHANGES = {**general.DENSE_CHANGES, **linear.DENSE_CHANGES}
+SPEC_CHANGES = {
+    **general.SPEC_CHANGES,
+    **linear.SPEC_CHANGES,
+    **plain.SPEC_CHANGES,
+}
+DENSE_CHANGES = {
+    **general.DENSE_CHANGES,
+    **linear.DENSE_CHANGES,
+}

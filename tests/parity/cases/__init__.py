@@ -4,10 +4,18 @@ from .case import Case
 from .dense import DENSE_CASES
 from .latent import LATENT_CASES
 from .linear import LINEAR_CASES
+from .plain import PLAIN_CASES
 from .quantised import QUANTISED_CASES
 from .recurrent import RECURRENT_CASES
 from .sparse import SPARSE_CASES
 
-CASES: tuple[Case, ...] = (*DENSE_CASES, *SPARSE_CASES, *LATENT_CASES, *RECURRENT_CASES, *LINEAR_CASES)
+CASES: tuple[Case, ...] = (
+    *DENSE_CASES,
+    *SPARSE_CASES,
+    *LATENT_CASES,
+    *RECURRENT_CASES,
+    *LINEAR_CASES,
+    *PLAIN_CASES,
+)
 
 __all__ = ["CASES", "QUANTISED_CASES", "Case"]
