@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STACKED, STRIDED, PER_HEAD = "stacked", "strided", "per_head"
+PLUS_ONE_ENDING = ".plus_one"
+"""A checkpoint that has one added already to what others keep without has T.plus_one instead of T."""
 
 
 @dataclass(frozen=True)

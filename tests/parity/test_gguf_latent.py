@@ -188,5 +188,5 @@ def test_quantised_keys_and_values_in_one_matrix(models: Models, tmp_path: Path,
 
 def test_a_choice_bias_calls_for_sigmoid_scores(models: Models, tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", models("deepseek_v3").checkpoint, split=True, sigmoid=False)
-    with pytest.raises(UnsupportedError, match=r"exp_probs_b\.bias, which deepseek_v2 does not have"):
+    with pytest.raises(UnsupportedError, match=r"exp_probs_b\.bias', which deepseek_v2 does not have"):
         open_gguf(tmp_path / "m.gguf")

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.source_file import LocalFile
-from engine.files.sources.gguf.checkpoint import head_order, open_gguf
+from engine.files.sources.gguf.checkpoint import open_gguf
 from engine.files.sources.gguf.header import READ_TYPES, TYPE_NAMES, read_gguf_header
+from engine.files.sources.gguf.undo import head_order
 from engine.files.sources.tensors import MemoryTensor, reordered_blocks, row_count
 from tests.bench.kquants import quantize
 from tests.hostile.gguf_files import GGUF_FILES

@@ -173,7 +173,7 @@ def reordered_blocks(name: str, tensor: SourceTensor, order: Order, block: int) 
 
 @dataclass(frozen=True)
 class StackedTensor:
-    """Tensors [E, Ri, C] of one form as one [E, R1 + R2 + .., C]."""
+    """Tensors [E, Ri, C], or matrices [Ri, C], of one form as one [E, R1 + R2 + .., C]."""
 
     parts: tuple[SourceTensor, ...]
 
@@ -183,24 +183,24 @@ class StackedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first = self.parts[0].shape
-        return (first[0], sum(part.shape[1] for part in self.parts), first[2])
+        *lead, _, cols = self.parts[0].shape
+        return (*lead, sum(part.shape[-2] for part in self.parts), cols)
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
         return tuple({id(file): file for part in self.parts for file in part.files}.values())
 
     def read(self, start: int, stop: int) -> Bytes:
-        rows_an_index = self.shape[1]
+        rows_an_index = self.shape[-2]
         runs = []
         while start < stop:
             index, row = divmod(start, rows_an_index)
             for part in self.parts:
-                if row < part.shape[1]:
+                if row < part.shape[-2]:
                     break
-                row -= part.shape[1]
-            count = min(stop - start, part.shape[1] - row)
-            base = index * part.shape[1] + row
+                row -= part.shape[-2]
+            count = min(stop - start, part.shape[-2] - row)
+            base = index * part.shape[-2] + row
             runs.append(part.read(base, base + count))
             start += count
         return runs[0] if len(runs) == 1 else np.concatenate(runs)

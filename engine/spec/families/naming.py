@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.spec.names import PER_HEAD, STRIDED, Skipped, Source
+from engine.spec.names import PER_HEAD, PLUS_ONE_ENDING, STRIDED, Skipped, Source
 
 LAYER = "model.layers.{layer}."
 NEXT_TOKEN = "next-token"
@@ -28,8 +28,10 @@ def values_in_layer(name: str, key: str, parts: tuple[str, ...] = ("",)) -> Sour
 
 
 def zero_centred(sources: tuple[Source, ...], *keys: str) -> tuple[Source, ...]:
-    """The rules for a checkpoint that keeps the norms `keys` as what is added to one."""
-    return tuple(replace(source, plus=1.0) if source.holds[0] in keys else source for source in sources)
+    """The rules for a checkpoint that keeps the norms `keys` as what is added to one, or has added it."""
+    centred = [source for source in sources if source.holds[0] in keys]
+    added = (replace(source, template=source.template + PLUS_ONE_ENDING) for source in centred)
+    return (*(replace(source, plus=1.0) if source in centred else source for source in sources), *added)
 
 
 def also_under(prefix: str, sources: tuple[Source, ...]) -> tuple[Source, ...]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.sources.gguf.architectures import REQUIRED, ROPE_FACTORS, Architecture, Key
+from engine.files.sources.gguf.architectures.record import ROPE_FACTORS, Architecture, Key
+from engine.files.sources.gguf.metadata import Metadata, from_tensors, shortest
 from engine.files.sources.tensors import SourceTensor
 
 # the two settings that models with llama-3 positions are published with, beside their factor
@@ -24,58 +25,35 @@ def build_config(
     Errors, naming `path`: CorruptFileError for missing or mistyped metadata, UnsupportedError for positions that the
     file describes in a way this release cannot read back.
     """
-    reader = _Metadata(metadata, path)
+    reader = Metadata(metadata, path)
     config: dict[str, Any] = {"model_type": architecture.model_type, "architectures": [architecture.hf_class]}
+    config["num_hidden_layers"] = reader.number(Key("block_count")) - reader.number(Key("nextn_predict_layers", 0))
     config.update({name: reader.number(key) for name, key in architecture.config.items()})
-    config.update(_latent_heads(reader, config) if architecture.latent else _heads(reader, config, path))
+    config.update(_latent_heads(reader, config) if architecture.latent else _heads(architecture, reader, config, path))
     config.update(architecture.constants)
-    config.update({name: tensor in tensors for name, tensor in architecture.flags.items()})
+    config.update({name: reader.word(key, words) for name, (key, words) in architecture.words.items()})
+    config.update({name: reader.ratio(*keys) for name, keys in architecture.ratios.items()})
+    config.update(from_tensors(architecture, tensors, config["num_hidden_layers"], path))
     config["vocab_size"] = _rows(tensors, "token_embd.weight", path)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
     return config
 
 
-class _Metadata:
-    """Metadata below the architecture's own name."""
-
-    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
-        self._metadata = metadata
-        self._prefix = f"{metadata['general.architecture']}."
-        self._path = path
-
-    def number(self, key: Key) -> Any:
-        """A number or a flag; a list, as for layers that differ, must hold one value throughout."""
-        name = self._prefix + key.name
-        value = self._metadata.get(name, key.default)
-        if value is REQUIRED:
-            raise CorruptFileError(f"{self._path} lacks the metadata {name}.")
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise UnsupportedError(f"{self._path}: {name} differs from layer to layer.")
-            value = value[0]
-        if value is not None and type(value) not in (int, float, bool):
-            raise CorruptFileError(f"{self._path}: {name} is {value!a:.60}, not a number.")
-        return _shortest(value) if type(value) is float else value
-
-    def text(self, name: str) -> str | None:
-        value = self._metadata.get(self._prefix + name)
-        if value is not None and not isinstance(value, str):
-            raise CorruptFileError(f"{self._path}: {self._prefix}{name} is not a text.")
-        return value
-
-
-def _heads(reader: _Metadata, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The heads of ordinary attention, which are rotated whole."""
+def _heads(architecture: Architecture, reader: Metadata, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The heads of ordinary attention, which are rotated whole where the architecture says no other thing."""
     kv_heads = config["num_key_value_heads"] or config["num_attention_heads"]
     width = config["head_dim"] or config["hidden_size"] // config["num_attention_heads"]
+    heads = {"num_key_value_heads": kv_heads, "head_dim": width}
     rotated = reader.number(Key("rope.dimension_count", width))
+    if architecture.partial:
+        return {**heads, "partial_rotary_factor": rotated / width}
     if rotated != width:
         raise UnsupportedError(f"{path} rotates {rotated} of the {width} values of a head.")
-    return {"num_key_value_heads": kv_heads, "head_dim": width}
+    return heads
 
 
-def _latent_heads(reader: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _latent_heads(reader: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """The heads of latent attention. Newer files tell their widths apart from those of the shared latent key."""
     keys = reader.number(Key("attention.key_length_mla", None)) or reader.number(Key("attention.key_length"))
     values = reader.number(Key("attention.value_length_mla", None)) or reader.number(Key("attention.value_length"))
@@ -88,11 +66,6 @@ def _latent_heads(reader: _Metadata, config: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _shortest(value: float) -> float:
-    """The shortest decimal of the f32 that metadata hold: 1e-05 rather than 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
-
-
 def _rows(tensors: Mapping[str, SourceTensor], name: str, path: Path) -> int:
     if name not in tensors:
         raise CorruptFileError(f"{path} lacks the tensor {name}.")
@@ -100,7 +73,7 @@ def _rows(tensors: Mapping[str, SourceTensor], name: str, path: Path) -> int:
 
 
 def _rope_scaling(
-    reader: _Metadata, config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
+    reader: Metadata, config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
 ) -> dict[str, Any] | None:
     kind = reader.text("rope.scaling.type") or "none"
     if ROPE_FACTORS in tensors:
@@ -121,7 +94,7 @@ def _rope_scaling(
     raise UnsupportedError(f"{path} scales positions by {kind!a:.40}; known are linear, yarn and llama3.")
 
 
-def _yarn_habits(reader: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+def _yarn_habits(reader: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """What some families do besides. The logarithm's factor is a tenth of DeepSeek's `mscale_all_dim`; `mscale` is not
     in the file, and in published models the same.
     """
@@ -130,7 +103,7 @@ def _yarn_habits(reader: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]
     factor = reader.number(Key("rope.scaling.yarn_log_multiplier", None))
     if factor is None or "kv_lora_rank" not in config:
         return {}
-    mscale = _shortest(factor * 10)
+    mscale = shortest(factor * 10)
     return {"mscale": mscale, "mscale_all_dim": mscale}
 
 

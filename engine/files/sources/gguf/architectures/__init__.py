@@ -1,0 +1,17 @@
+"""The architectures of GGUF files that are read, as data.
+
+`NAME with experts` and `NAME with sigmoid scores` are what files of the architecture NAME are when they have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.files.sources.gguf.architectures.attending import ATTENDING
+from engine.files.sources.gguf.architectures.latent import LATENT
+from engine.files.sources.gguf.architectures.record import Architecture
+from engine.files.sources.gguf.architectures.recurrent import RECURRENT
+
+__all__ = ["ARCHITECTURES"]
+
+ARCHITECTURES: Mapping[str, Architecture] = {**ATTENDING, **LATENT, **RECURRENT}

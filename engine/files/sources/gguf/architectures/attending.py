@@ -1,0 +1,125 @@
+"""Architectures all of whose layers attend over keys and values of every head."""
+
+from __future__ import annotations
+
+from engine.files.sources.gguf.architectures.record import ONE_ROW, Architecture, Key
+from engine.files.sources.gguf.architectures.shared import (
+    ATTENTION,
+    ATTENTION_BIAS,
+    CONFIG,
+    EXPERT_WIDTH,
+    EXPERTS,
+    GRANITE,
+    GRANITE_STACKED,
+    LOCAL_EXPERTS,
+    MIXTRAL,
+    MLP,
+    MOE,
+    MULTIPLIERS,
+    PAIRS,
+    QK_NORM,
+    SHARED_EXPERT,
+    WIDTH,
+)
+
+_NO_WINDOW = {"use_sliding_window": False}
+_EVERY_LAYER = {"decoder_sparse_step": 1, "mlp_only_layers": [], **_NO_WINDOW}
+
+ATTENDING = {
+    "llama": Architecture(
+        "llama",
+        "LlamaForCausalLM",
+        config={**CONFIG, **WIDTH},
+        stems={**ATTENTION, **MLP},
+        flags={**ATTENTION_BIAS, "mlp_bias": "ffn_gate.bias"},
+        undo=PAIRS,
+    ),
+    "llama with experts": Architecture(
+        "mixtral",
+        "MixtralForCausalLM",
+        config={**CONFIG, **WIDTH, **LOCAL_EXPERTS},
+        stems={**ATTENTION, **MIXTRAL},
+        constants={"sliding_window": None},
+        undo=PAIRS,
+    ),
+    "qwen2": Architecture(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        config={**CONFIG, **WIDTH},
+        stems={**ATTENTION, **MLP},
+        constants=_NO_WINDOW,
+    ),
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        config={
+            **CONFIG,
+            **WIDTH,
+            **EXPERTS,
+            **EXPERT_WIDTH,
+            "shared_expert_intermediate_size": Key("expert_shared_feed_forward_length"),
+        },
+        stems={**ATTENTION, **MOE, **SHARED_EXPERT},
+        undo={"ffn_gate_inp_shexp": ONE_ROW},
+        constants={"norm_topk_prob": False, **_EVERY_LAYER},
+    ),
+    "qwen3": Architecture(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        config={**CONFIG, **WIDTH},
+        stems={**ATTENTION, **QK_NORM, **MLP},
+        constants=_NO_WINDOW,
+        flags=ATTENTION_BIAS,
+    ),
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        config={**CONFIG, **WIDTH, **EXPERTS, **EXPERT_WIDTH},
+        stems={**ATTENTION, **QK_NORM, **MOE},
+        constants={"norm_topk_prob": True, **_EVERY_LAYER},
+        flags=ATTENTION_BIAS,
+    ),
+    "olmoe": Architecture(
+        "olmoe",
+        "OlmoeForCausalLM",
+        config={**CONFIG, **WIDTH, **EXPERTS},
+        stems={**ATTENTION, **QK_NORM, **MOE},
+        constants={"norm_topk_prob": False, "clip_qkv": None},
+        flags=ATTENTION_BIAS,
+    ),
+    "granite": Architecture(
+        "granite",
+        "GraniteForCausalLM",
+        config={**CONFIG, **WIDTH, **MULTIPLIERS},
+        stems={**ATTENTION, **MLP},
+        flags={**ATTENTION_BIAS, "mlp_bias": "ffn_gate.bias"},
+        undo=PAIRS,
+    ),
+    "granitemoe": Architecture(
+        "granitemoe",
+        "GraniteMoeForCausalLM",
+        config={**CONFIG, **WIDTH, **LOCAL_EXPERTS, **MULTIPLIERS},
+        stems={**ATTENTION, **GRANITE},
+        flags=ATTENTION_BIAS,
+        stacked=GRANITE_STACKED,
+        undo=PAIRS,
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        config={
+            **CONFIG,
+            "intermediate_size": Key("expert_feed_forward_length"),
+            **LOCAL_EXPERTS,
+            "sliding_window": Key("attention.sliding_window"),
+        },
+        stems={
+            **ATTENTION,
+            "post_attention_norm": "post_attention_layernorm",
+            **MOE,
+            "ffn_gate_inp": "mlp.router",
+        },
+        constants={"attention_bias": True, "swiglu_limit": 7.0, "hidden_act": "silu"},
+        exact={"attn_sinks.weight": "self_attn.sinks"},
+    ),
+}

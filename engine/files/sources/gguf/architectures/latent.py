@@ -1,0 +1,70 @@
+"""Architectures whose heads share a latent key and value.
+
+The matrix of keys and values from the latent is one (older files) or two, that of keys transposed.
+"""
+
+from __future__ import annotations
+
+from engine.files.sources.gguf.architectures.record import BY_HEAD, Architecture, Key
+from engine.files.sources.gguf.architectures.shared import (
+    CHOICE_BIAS,
+    EVERY_CONFIG,
+    EXPERT_WIDTH,
+    MLP,
+    MOE,
+    SHARED_EXPERTS,
+    WIDTH,
+)
+
+LATENT_HEADS = {
+    "q_lora_rank": Key("attention.q_lora_rank", None),
+    "kv_lora_rank": Key("attention.kv_lora_rank"),
+    "qk_rope_head_dim": Key("rope.dimension_count"),
+}
+ROUTING = {
+    "n_routed_experts": Key("expert_count", 0),
+    "num_experts_per_tok": Key("expert_used_count", 0),
+    "n_shared_experts": Key("expert_shared_count", 0),
+    "n_group": Key("expert_group_count", 1),
+    "topk_group": Key("expert_group_used_count", 1),
+    "first_k_dense_replace": Key("leading_dense_block_count", 0),
+    "norm_topk_prob": Key("expert_weights_norm", False),
+    "routed_scaling_factor": Key("expert_weights_scale", 1.0),
+}
+LATENT_CONFIG = {**EVERY_CONFIG, **WIDTH, **EXPERT_WIDTH, **LATENT_HEADS, **ROUTING}
+LATENT_ATTENTION = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+}
+HEADS_APART = {"attn_k_b": BY_HEAD, "attn_v_b": BY_HEAD}
+_STEMS = {**LATENT_ATTENTION, **MLP, **MOE, **SHARED_EXPERTS}
+
+LATENT = {
+    "deepseek2": Architecture(
+        "deepseek_v2",
+        "DeepseekV2ForCausalLM",
+        config=LATENT_CONFIG,
+        stems=_STEMS,
+        undo=HEADS_APART,
+        latent=True,
+    ),
+    "deepseek2 with sigmoid scores": Architecture(
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        config=LATENT_CONFIG,
+        stems=_STEMS,
+        exact=CHOICE_BIAS,
+        undo=HEADS_APART,
+        latent=True,
+    ),
+}
