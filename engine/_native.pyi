@@ -102,9 +102,9 @@ class Executor:
         """A copy of a buffer as the last step left it, [tokens or rows, width]."""
 
     def write_buffer(self, name: str, rows: NDArray[np.float32]) -> None:
-        """Put rows [n, width] into a buffer of f32, for a step that begins with an operation that reads it.
+        """Put rows [n, width] into a buffer, for a step that begins with an operation that reads it.
 
-        Raises ValueError for an unknown buffer and for rows that it does not hold.
+        Integers come as floats of their value. Raises ValueError for an unknown buffer and rows that it does not hold.
         """
 
     def resize_context(self, pages: int, windows: int, states: int) -> None:

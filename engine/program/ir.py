@@ -27,17 +27,18 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values that one attention operation keeps for every token, in f32 or f16 values a token."""
+    """Keys and values that one operation keeps for every token, or for every so many, in f32 or f16."""
 
     kv_heads: int
     k_dim: int
     v_dim: int  # 0: values are the first columns of the keys (latent attention)
     reach: int = 0  # positions that a token sees at most, its own among them; 0: all. Such a cache lies in window pages
+    every: int = 1  # tokens that one entry stands for: entry i is complete after token (i + 1) * every - 1
 
     def bytes_per_token(self, value_bytes: int) -> int:
-        """Bytes of a token's keys and values, as the native cache lays them out."""
+        """Bytes of a token's keys and values, as the native cache lays them out; its share of those of an entry."""
         padded = sum(-(-dim // KV_LANES) * KV_LANES for dim in (self.k_dim, self.v_dim))
-        return self.kv_heads * padded * value_bytes
+        return -(-self.kv_heads * padded * value_bytes // self.every)
 
 
 @dataclass(frozen=True)

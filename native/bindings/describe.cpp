@@ -68,7 +68,7 @@ ProgramSpec program_spec(nb::handle program) {
     for (nb::handle op : program.attr("ops")) spec.ops.push_back(op_spec(op));
     for (nb::handle cache : program.attr("caches"))
         spec.caches.push_back({get<int>(cache, "kv_heads"), get<int>(cache, "k_dim"), get<int>(cache, "v_dim"),
-                               get<int>(cache, "reach")});
+                               get<int>(cache, "reach"), get<int>(cache, "every")});
     for (nb::handle state : program.attr("states")) spec.states.push_back({get<int>(state, "values")});
     for (nb::handle rope : program.attr("ropes"))
         spec.ropes.push_back(

@@ -156,12 +156,18 @@ public:
     // Puts rows into a buffer as an operation would have, before a step that begins with one that reads them.
     void write_buffer(const std::string& name, FloatRows rows) {
         const Buffer& target = executor_->buffer(name);
-        if (target.integers || rows.shape(1) != static_cast<size_t>(target.width) ||
+        if (rows.shape(1) != static_cast<size_t>(target.width) ||
             rows.shape(0) > static_cast<size_t>(executor_->max_tokens()))
             throw ProgramError("the buffer " + name + " does not hold such rows");
         const nb::gil_scoped_release unlocked;
-        for (size_t i = 0; i < rows.shape(0); ++i)
-            std::copy_n(rows.data() + i * rows.shape(1), rows.shape(1), target.row(static_cast<int>(i)));
+        const float* values = rows.data();
+        for (int i = 0; i < static_cast<int>(rows.shape(0)); ++i, values += target.width) {
+            if (target.integers)
+                std::transform(values, values + target.width, target.int_row(i),
+                               [](float value) { return static_cast<int32_t>(value); });
+            else
+                std::copy_n(values, target.width, target.row(i));
+        }
     }
 
     void resize_context(int pages, int windows, int states) {

@@ -12,6 +12,8 @@ struct Shape {
     int kv_heads = 0;
     AttentionShape kernel;
     const float* sinks = nullptr;
+    int sets = 0;   // selections of a token, each for as many heads as the others; 0: all that is in sight is seen
+    int top_k = 0;  // numbers of one selection
 };
 
 // Some consecutive queries of a sequence and some heads of one kv head: what is attended together.
@@ -23,16 +25,24 @@ struct Span {
     int heads = 0;
     int block_begin = 0;  // blocks that any of the queries sees
     int block_end = 0;
-    size_t first_part = 0;  // of its blocks' parts, where blocks are shared out
+    size_t first_part = 0;            // of its blocks' parts, where blocks are shared out
+    const int32_t* chosen = nullptr;  // of a query that sees a selection
+    int chosen_entries = 0;
 
     int rows() const { return queries * heads; }
     int blocks() const { return block_end - block_begin; }
 };
 
+// Tokens of a sequence, counted within it.
+struct Tokens {
+    int begin;
+    int end;
+};
+
 class Attention final : public Operation {
 public:
     Attention(const Machine& machine, KvCache& cache, const Shape& shape, const Buffer& q, const Buffer* k,
-              const Buffer* v, const Buffer& o, Mapping& parts)
+              const Buffer* v, const Buffer* chosen, const Buffer& o, Mapping& parts)
         : Operation(Clock::attention),
           machine_(machine),
           cache_(cache),
@@ -40,6 +50,7 @@ public:
           q_(q),
           k_(k),
           v_(v),
+          chosen_(chosen),
           o_(o),
           parts_(parts) {}
 
@@ -122,30 +133,56 @@ private:
     // Cuts the batch into spans; where there are too few for the threads, each block of each span is a task.
     Work plan(const Step& step) {
         spans_.clear();
-        const int heads = std::min(group(), kAttentionRows / 2);
-        const int queries = kAttentionRows / heads;
-        int64_t cost = 0;
-        size_t blocks = 0;
+        cost_ = 0;
+        blocks_ = 0;
         for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
             for (const Sequence& sequence : step.sequences) {
-                for (int token = 0; token < sequence.tokens; token += queries) {
-                    for (int head = 0; head < group(); head += heads) {
-                        Span span = make_span(sequence, token, std::min(queries, sequence.tokens - token));
-                        span.head = kv_head * group() + head;
-                        span.heads = std::min(heads, group() - head);
-                        span.first_part = blocks;
-                        blocks += static_cast<size_t>(span.blocks());
-                        cost += int64_t{span.rows()} * span.blocks() * kAttentionBlock;
-                        spans_.push_back(span);
-                    }
-                }
+                const int whole = tokens_that_see_all(sequence);
+                add_spans(sequence, kv_head, {0, whole}, false);
+                add_spans(sequence, kv_head, {whole, sequence.tokens}, true);
             }
         }
         const size_t wanted = 4 * static_cast<size_t>(machine_.threads);
-        shared_out_ = machine_.threads > 1 && spans_.size() < wanted && blocks > spans_.size();
-        if (!shared_out_) return {{static_cast<uint32_t>(spans_.size())}, cost * shape_.kernel.k_dim / 4};
-        parts_.reserve(blocks * part_values() * sizeof(float));
-        return {{static_cast<uint32_t>(blocks)}, cost * shape_.kernel.k_dim / 4};
+        shared_out_ = machine_.threads > 1 && spans_.size() < wanted && blocks_ > spans_.size();
+        if (!shared_out_) return {{static_cast<uint32_t>(spans_.size())}, cost_ * shape_.kernel.k_dim / 4};
+        parts_.reserve(blocks_ * part_values() * sizeof(float));
+        return {{static_cast<uint32_t>(blocks_)}, cost_ * shape_.kernel.k_dim / 4};
+    }
+
+    // How many of a sequence's first tokens see so little that all of it was chosen: they need no selection.
+    int tokens_that_see_all(const Sequence& sequence) const {
+        if (chosen_ == nullptr) return sequence.tokens;
+        const int64_t seen = int64_t{shape_.top_k} * shape_.kernel.chosen_run - sequence.position;
+        return static_cast<int>(std::clamp<int64_t>(seen, 0, sequence.tokens));
+    }
+
+    // Tokens with selections of their own share no reading, so each is a span with as many heads as there is room for.
+    void add_spans(const Sequence& sequence, int kv_head, Tokens tokens, bool selects) {
+        const int heads = std::min(group(), selects ? kAttentionRows : kAttentionRows / 2);
+        const int queries = selects ? 1 : kAttentionRows / heads;
+        for (int token = tokens.begin; token < tokens.end; token += queries) {
+            for (int head = 0; head < group(); head += heads) {
+                Span span = make_span(sequence, token, std::min(queries, tokens.end - token));
+                span.head = kv_head * group() + head;
+                span.heads = std::min(heads, group() - head);
+                if (selects) select(span);
+                span.first_part = blocks_;
+                blocks_ += static_cast<size_t>(span.blocks());
+                cost_ += int64_t{span.rows()} * span.blocks() * kAttentionBlock;
+                spans_.push_back(span);
+            }
+        }
+    }
+
+    // Blocks of a selection are counted by places in it. Only the run that the token itself is in may end early.
+    void select(Span& span) const {
+        const int run = shape_.kernel.chosen_run;
+        const int position = span.sequence->position + span.token - span.sequence->begin;
+        span.chosen = chosen_->int_row(span.token) + span.head / (shape_.heads / shape_.sets) * shape_.top_k;
+        const bool own = span.chosen[shape_.top_k - 1] == position / run;
+        span.chosen_entries = (shape_.top_k - 1) * run + (own ? position % run + 1 : run);
+        span.block_begin = 0;
+        span.block_end = (span.chosen_entries + kAttentionBlock - 1) / kAttentionBlock;
     }
 
     Span make_span(const Sequence& sequence, int token, int queries) const {
@@ -177,6 +214,8 @@ private:
         result.k = layer.keys(kv_head, 0);
         result.v = layer.values(kv_head, 0);
         result.pages = pages_of(*span.sequence);
+        result.chosen = span.chosen;
+        result.chosen_entries = span.chosen_entries;
         return result;
     }
 
@@ -232,8 +271,11 @@ private:
     const Buffer& q_;
     const Buffer* k_;  // null: keys and values of the step are in the cache
     const Buffer* v_;
+    const Buffer* chosen_;
     const Buffer& o_;
     std::vector<Span> spans_;
+    int64_t cost_ = 0;   // of all of them
+    size_t blocks_ = 0;  // of all of them
     bool shared_out_ = false;
     Mapping& parts_;
 };
@@ -241,11 +283,12 @@ private:
 }  // namespace
 
 std::unique_ptr<Operation> make_attention(const OpReader& op) {
-    op.arity(1, 1, 1, 2);
+    op.arity(1, 1, 1, 3);
     KvCache& cache = op.builder.cache();
     const Buffer& q = op.read(0);
     const Buffer* k = op.has_read(1) ? &op.read(1) : nullptr;
     const Buffer* v = op.has_read(2) ? &op.read(2) : nullptr;
+    const Buffer* chosen = op.has_read(3) ? &op.read(3) : nullptr;
     const Buffer& o = op.write(0);
     Shape shape;
     shape.cache = op.integer("cache");
@@ -272,14 +315,25 @@ std::unique_ptr<Operation> make_attention(const OpReader& op) {
     op.width(o, int64_t{shape.heads} * kernel.v_dim);
     for (const Buffer* buffer : {&q, k, v, &o})
         op.require(buffer == nullptr || !buffer->per_row, "works on one row a token");
+    if (chosen != nullptr) {
+        shape.sets = op.integer("sets");
+        kernel.chosen_run = op.integer("block");
+        op.require(shape.sets == 1 || shape.sets == shape.kv_heads, "has selections for no whole kv heads");
+        op.require(chosen->integers && !chosen->per_row && chosen->width % shape.sets == 0, "cannot read a selection");
+        op.require(kernel.sight.window == 0 && kernel.sight.chunk == 0, "has a selection and a bound of sight");
+        op.require(kernel.chosen_run > 0 && (layer.latent() || kernel.chosen_run % kTileRows == 0),
+                   "needs selections of blocks of a multiple of 16 positions");
+        shape.top_k = chosen->width / shape.sets;
+    }
     if (layer.group == PageGroup::window) op.builder.storage().window_sights.push_back(kernel.sight);
     kernel.k_stride = layer.k_stride;
     kernel.v_stride = (kernel.v_dim + kTileRows - 1) / kTileRows * kTileRows;
+    op.require(layer.every == 1, "looks for a key of every token in a cache that has fewer");
     kernel.page_tokens = cache.page_tokens();
     kernel.page_bytes = layer.page_bytes;
     kernel.half = cache.half();
     kernel.latent = layer.latent();
-    return std::make_unique<Attention>(op.builder.machine(), cache, shape, q, k, v, o,
+    return std::make_unique<Attention>(op.builder.machine(), cache, shape, q, k, v, chosen, o,
                                        op.builder.storage().workspace.attention_parts);
 }
 

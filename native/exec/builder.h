@@ -115,6 +115,7 @@ std::unique_ptr<Operation> make_angles(Builder& builder);
 std::unique_ptr<Operation> make_linear(const OpReader& op);
 std::unique_ptr<Operation> make_head_linear(const OpReader& op);
 std::unique_ptr<Operation> make_attention(const OpReader& op);
+std::unique_ptr<Operation> make_choose(const OpReader& op);
 std::unique_ptr<Operation> make_experts(const OpReader& op);
 std::unique_ptr<Operation> make_embed(const OpReader& op);
 std::unique_ptr<Operation> make_rms_norm(const OpReader& op);

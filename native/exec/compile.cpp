@@ -16,6 +16,7 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"head_copy", make_head_copy},
     {"rope", make_rope},
     {"attention", make_attention},
+    {"choose", make_choose},
     {"route", make_route},
     {"experts", make_experts},
     {"glu", make_glu},

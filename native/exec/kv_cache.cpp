@@ -22,14 +22,21 @@ KvCache::KvCache(const std::vector<CacheSpec>& caches, int page_tokens, bool hal
         if (cache.kv_heads <= 0 || cache.k_dim <= 0 || cache.v_dim < 0)
             throw ProgramError("a cache needs heads and values of keys");
         if (cache.reach < 0) throw ProgramError("a cache cannot reach back " + std::to_string(cache.reach));
+        if (cache.every <= 0 || (page_tokens % cache.every != 0 && cache.every % page_tokens != 0))
+            throw ProgramError("pages of " + std::to_string(page_tokens) + " positions cannot hold an entry every " +
+                               std::to_string(cache.every));
+        if (cache.every > 1 && cache.v_dim > 0)
+            throw ProgramError("entries of several tokens have no values beside their keys");
         Layer layer;
         layer.group = cache.reach > 0 ? PageGroup::window : PageGroup::whole;
         layer.kv_heads = cache.kv_heads;
         layer.k_dim = cache.k_dim;
         layer.v_dim = cache.v_dim;
+        layer.every = cache.every;
         layer.k_stride = padded(cache.k_dim);
         layer.v_stride = padded(cache.v_dim);
-        const size_t column_bytes = static_cast<size_t>(page_tokens) * value_bytes();
+        const int entries = std::max(1, page_tokens / cache.every);
+        const size_t column_bytes = static_cast<size_t>(entries) * value_bytes();
         layer.k_bytes = static_cast<size_t>(layer.k_stride) * column_bytes;
         layer.v_bytes = static_cast<size_t>(layer.v_stride) * column_bytes;
         layer.page_bytes = static_cast<size_t>(cache.kv_heads) * (layer.k_bytes + layer.v_bytes);

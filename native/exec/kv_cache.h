@@ -26,6 +26,7 @@ public:
         int kv_heads = 0;
         int k_dim = 0;
         int v_dim = 0;
+        int every = 1;       // tokens that one entry stands for
         int k_stride = 0;    // values of a position: k_dim rounded up to 16
         int v_stride = 0;    // of the cached values; 0 where they are columns of the keys
         size_t k_bytes = 0;  // of one head's keys in a page

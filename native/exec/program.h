@@ -33,6 +33,7 @@ struct CacheSpec {
     int k_dim = 0;
     int v_dim = 0;  // 0: values are the first columns of the keys
     int reach = 0;  // positions that a token sees at most; 0: all. Such a cache lies in window pages
+    int every = 1;  // tokens that one entry stands for
 };
 
 // What one recurrent operation keeps of a sequence.

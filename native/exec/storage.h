@@ -32,6 +32,7 @@ struct RopeAngles {
 struct Workspace {
     Mapping head_rows;
     Mapping attention_parts;
+    Mapping index_scores;
     Mapping expert_inputs;
     Mapping expert_outputs;
     Mapping expert_gate_up;

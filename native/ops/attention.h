@@ -22,15 +22,17 @@ int padded(int n) {
 // Where the parts of the scratch memory lie, in values.
 struct ScratchLayout {
     size_t scores = 0;
-    size_t queries;  // rows, k_stride apart
-    size_t turned;   // latent keys by dimensions
+    size_t queries;   // rows, k_stride apart
+    size_t turned;    // latent keys by dimensions
+    size_t gathered;  // latent keys of a selection
     size_t total;
 
     explicit ScratchLayout(const AttentionShape& shape) {
         const size_t k_stride = static_cast<size_t>(shape.k_stride);
         queries = scores + static_cast<size_t>(kAttentionRows) * kAttentionBlock;
         turned = queries + kAttentionRows * k_stride;
-        total = turned + (shape.latent ? kRunTile * kLanes * k_stride : 0);
+        gathered = turned + (shape.latent ? kRunTile * kLanes * k_stride : 0);
+        total = gathered + (shape.latent && shape.chosen_run > 0 ? kAttentionBlock * k_stride : 0);
     }
 };
 
@@ -167,15 +169,19 @@ void attend_block(const AttentionShape& shape, const AttentionSpan& span, int bl
                   const AttentionPart& part) {
     Visible ranges[kAttentionRows];
     Visible all = {kAttentionBlock, 0};
+    const int left = least(span.chosen_entries - block * kAttentionBlock, kAttentionBlock);
     for (int r = 0; r < span.rows(); ++r) {
-        ranges[r] = visible(shape, span.position + r / span.heads, block);
+        ranges[r] = span.chosen == nullptr ? visible(shape, span.position + r / span.heads, block) : Visible{0, left};
         if (ranges[r].end <= ranges[r].begin) continue;
         if (ranges[r].begin < all.begin) all.begin = ranges[r].begin;
         if (ranges[r].end > all.end) all.end = ranges[r].end;
     }
     const ScratchLayout layout(shape);
     float* scores = scratch + layout.scores;
-    const BlockRuns runs = runs_of(shape, span, block, all);
+    auto* const gathered = reinterpret_cast<uint8_t*>(scratch + layout.gathered);
+    const BlockRuns runs = span.chosen == nullptr
+                               ? runs_of(shape, span, block, all)
+                               : chosen_runs(shape, span, block * kAttentionBlock, left, gathered);
     gather_queries(shape, span, scratch + layout.queries);
     score_block(shape, runs, all, scratch + layout.queries, span.rows(), scratch + layout.turned, scores);
     for (int r = 0; r < span.rows(); ++r) {

@@ -47,12 +47,12 @@ size_t value_bytes(const AttentionShape& shape) {
     return shape.half ? 2 : 4;
 }
 
-// Address of a run in the cache; `position` is a multiple of 16.
+// Address of an entry in the cache: that of a run where `entry` is a multiple of 16.
 const uint8_t* cached(const AttentionShape& shape, const AttentionSpan& span, const uint8_t* base, int stride,
-                      int position) {
-    const size_t page = static_cast<size_t>(span.pages[position / shape.page_tokens]);
-    const size_t slot = static_cast<size_t>(position % shape.page_tokens);
-    return base + page * shape.page_bytes + slot * static_cast<size_t>(stride) * value_bytes(shape);
+                      int entry) {
+    const EntryPlace place = entry_place(entry, shape.every, shape.page_tokens);
+    const size_t page = static_cast<size_t>(span.pages[place.page]);
+    return base + page * shape.page_bytes + static_cast<size_t>(place.slot * stride) * value_bytes(shape);
 }
 
 BlockRuns runs_of(const AttentionShape& shape, const AttentionSpan& span, int block, Visible range) {
@@ -65,6 +65,31 @@ BlockRuns runs_of(const AttentionShape& shape, const AttentionSpan& span, int bl
         runs.values[run] = cached(shape, span, span.v, v_stride, position);
         runs.next[run] =
             after < span.position + span.queries ? cached(shape, span, span.k, shape.k_stride, after) : runs.keys[run];
+    }
+    return runs;
+}
+
+// Entries [begin, begin + count) of a selection, by their places in it. Latent ones, which may lie anywhere, are brought
+// together in `gathered`; others are whole runs of the cache.
+BlockRuns chosen_runs(const AttentionShape& shape, const AttentionSpan& span, int begin, int count, uint8_t* gathered) {
+    BlockRuns runs;
+    const size_t row = static_cast<size_t>(shape.k_stride) * value_bytes(shape);
+    for (int run = 0; run * kLanes < count; ++run) {
+        const int first = begin + run * kLanes;
+        if (shape.latent) {
+            uint8_t* const target = gathered + static_cast<size_t>(run * kLanes) * row;
+            for (int i = 0; i < kLanes; ++i) {
+                const int place = least(first + i, begin + count - 1);  // what is not there is never used
+                const int entry = span.chosen[place / shape.chosen_run] * shape.chosen_run + place % shape.chosen_run;
+                std::memcpy(target + static_cast<size_t>(i) * row, cached(shape, span, span.k, shape.k_stride, entry),
+                            row);
+            }
+            runs.keys[run] = runs.values[run] = runs.next[run] = target;
+            continue;
+        }
+        const int entry = span.chosen[first / shape.chosen_run] * shape.chosen_run + first % shape.chosen_run;
+        runs.keys[run] = runs.next[run] = cached(shape, span, span.k, shape.k_stride, entry);
+        runs.values[run] = cached(shape, span, span.v, shape.v_stride, entry);
     }
     return runs;
 }
@@ -83,12 +108,12 @@ Lanes load_cached(const uint8_t* p, int i) {
     __builtin_prefetch(p, 0, 2);
 }
 
-// Keys of one run that lie by positions, as [k_stride][16] of f32.
-template <bool kHalf>
-void turn_about(const uint8_t* rows, int stride, float* keys) {
+// Keys of one run that lie by positions, the address of each given by `row`, as [k_stride][16] of f32.
+template <bool kHalf, class Row>
+void turn_about(Row row, int stride, float* keys) {
     for (int i = 0; i < stride; i += kLanes) {
         Lanes tile[kLanes];
-        for (int p = 0; p < kLanes; ++p) tile[p] = load_cached<kHalf>(rows, p * stride + i);
+        for (int p = 0; p < kLanes; ++p) tile[p] = load_cached<kHalf>(row(p), i);
         transpose(tile);
         for (int d = 0; d < kLanes; ++d) store(keys + (i + d) * kLanes, tile[d]);
     }
@@ -174,10 +199,12 @@ void score_block(const AttentionShape& shape, const BlockRuns& runs, Visible ran
             const uint8_t* keys[kRunTile];
             for (int t = 0; t < count; ++t) {
                 float* const target = turned + t * kLanes * shape.k_stride;
+                const size_t bytes = static_cast<size_t>(shape.k_stride) * value_bytes(shape);
+                const auto row = [first = runs.keys[run + t], bytes](int p) { return first + p * bytes; };
                 if (shape.half)
-                    turn_about<true>(runs.keys[run + t], shape.k_stride, target);
+                    turn_about<true>(row, shape.k_stride, target);
                 else
-                    turn_about<false>(runs.keys[run + t], shape.k_stride, target);
+                    turn_about<false>(row, shape.k_stride, target);
                 keys[t] = reinterpret_cast<const uint8_t*>(target);
             }
             score_runs<false>(shape, q, rows, keys, keys, count, found);

@@ -28,6 +28,17 @@ struct Sight {
     }
 };
 
+// Where entry `entry` of a cache lies that has one for every so many tokens: in the page of the last of them.
+struct EntryPlace {
+    int page;  // of the sequence's table
+    int slot;
+};
+
+constexpr EntryPlace entry_place(int entry, int every, int page_tokens) {
+    const int last = entry * every + every - 1;
+    return {last / page_tokens, last % page_tokens / every};
+}
+
 // One kv head's keys and values in the cache, and how a row of queries looks at them.
 struct AttentionShape {
     int k_dim = 0;
@@ -36,11 +47,13 @@ struct AttentionShape {
     int v_stride = 0;
     bool latent = false;    // values are the first of the keys, which then lie by positions and not by dimensions
     int page_tokens = 0;    // a multiple of 16
+    int every = 1;          // tokens that one entry of the cache stands for; more than one only where keys are latent
     size_t page_bytes = 0;  // between pages
     bool half = false;      // cached values are binary16 instead of binary32
     float scale = 1.0f;
     float softcap = 0.0f;  // 0: none; else scores become softcap * tanh(score / softcap)
     Sight sight;
+    int chosen_run = 0;  // entries that each number of a selection stands for: a multiple of 16 unless keys are latent
 };
 
 // Consecutive queries of one sequence, some of the heads of one kv head. Row r is query r / heads, head r % heads.
@@ -53,8 +66,34 @@ struct AttentionSpan {
     const uint8_t* k = nullptr;  // this head's keys in page 0
     const uint8_t* v = nullptr;
     const int32_t* pages = nullptr;  // page table of the sequence
+    // Of one query alone: it sees so many entries, those of the runs that `chosen` numbers, in ascending order, all but
+    // the last whole. Null: it sees what `sight` says.
+    const int32_t* chosen = nullptr;
+    int chosen_entries = 0;
 
     int rows() const { return queries * heads; }
+};
+
+// How an indexer compares queries with cached keys; docs/design.md has the arithmetic under `choose`.
+struct IndexShape {
+    int heads = 0;
+    int k_dim = 0;
+    int k_stride = 0;  // values of a cached key, a multiple of 16; the padding is zero
+    bool half = false;
+    bool weighted = false;  // one score for all heads together
+
+    int sets() const { return weighted ? 1 : heads; }
+};
+
+// Some queries, and at most kAttentionBlock keys that lie anywhere.
+struct IndexSpan {
+    const float* q = nullptr;  // [queries][heads][k_dim]
+    size_t q_stride = 0;       // values between queries
+    const float* weights = nullptr;
+    size_t weight_stride = 0;
+    int queries = 0;
+    const uint8_t* const* keys = nullptr;
+    int entries = 0;
 };
 
 // Softmax of each row over some positions, not yet divided: o = sum exp(s - m) v, l = sum exp(s - m).
@@ -118,7 +157,8 @@ struct Operations {
     // Values of `scratch` (64-byte aligned) that attend_block needs for a shape.
     size_t (*attention_scratch)(const AttentionShape& shape);
 
-    // The part of positions [256 * block, 256 * block + 256) that each row may see.
+    // The part of positions [256 * block, 256 * block + 256) that each row may see; of a selection, its entries by their
+    // places in it.
     void (*attend_block)(const AttentionShape& shape, const AttentionSpan& span, int block, float* scratch,
                          const AttentionPart& part);
 
@@ -127,6 +167,12 @@ struct Operations {
 
     // out[0..v_dim) = o / L of one row; `sink` joins L unless null.
     void (*finish_attention)(const float* sink, float m, float l, const float* o, int v_dim, float* out);
+
+    // Values of `scratch` (64-byte aligned) that index_scores needs for so many queries.
+    size_t (*index_scratch)(const IndexShape& shape, int queries);
+
+    // scores[query * sets + set][kAttentionBlock] of all entries, and of nothing up to a multiple of 16.
+    void (*index_scores)(const IndexShape& shape, const IndexSpan& span, float* scratch, float* scores);
 
     // One group: y = x * (1 / sqrt(sum(x^2) + eps)).
     void (*l2_norm)(const float* x, float eps, int n, float* y);

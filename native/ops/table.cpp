@@ -4,6 +4,7 @@
 #include "ops/conv.h"
 #include "ops/delta_rule.h"
 #include "ops/gates.h"
+#include "ops/index_scores.h"
 #include "ops/ops.h"
 #include "ops/route.h"
 #include "ops/rows.h"
@@ -29,6 +30,8 @@ const Operations FREETOKEN_OPERATIONS = {
     attend_block,
     merge_attention,
     finish_attention,
+    index_scratch,
+    index_scores,
     l2_norm,
     decay,
     gate,

@@ -48,6 +48,7 @@ class NativeMixers:
         self._driver = driver
         self._buffers = buffers
         own, self._places = _mixers_only(program)
+        self._integers = {name for name, buffer in program.buffers.items() if buffer.dtype == "i32"}
         self._native = _native.Executor(
             own,
             dict(dense),
@@ -114,10 +115,12 @@ class NativeMixers:
         batch = self._batch
         assert batch is not None, "a mixer without a batch"
         for name in filter(None, op.reads):
-            self._native.write_buffer(name, self._buffers.read(name, len(batch.tokens)))
+            rows = self._buffers.read(name, len(batch.tokens))
+            self._native.write_buffer(name, rows.view(np.int32).astype(np.float32) if name in self._integers else rows)
         run_native(self._native, batch, NO_ROWS, place, place + 1)
         (out,) = op.writes
-        self._buffers.write(out, self._native.buffer(out))
+        rows = self._native.buffer(out)
+        self._buffers.write(out, rows.astype(np.int32).view(np.float32) if out in self._integers else rows)
 
 
 def _mixers_only(program: Program) -> tuple[Program, Mapping[int, int]]:

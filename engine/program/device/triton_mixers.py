@@ -13,6 +13,7 @@ from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import BlockKind, ContextRoom
 from engine.program.device.block_pools import BlockPools
 from engine.program.device.buffers import DeviceBuffers
+from engine.program.device.launching import cannot_run
 from engine.program.device.mixer_data import MixerLayout, write_batch
 from engine.program.device.mixers import MIXERS
 from engine.program.device.paged_attention import VALUE_BYTES, PagedAttention, page_layers
@@ -43,6 +44,7 @@ class TritonMixers:
         isa: str = "",
     ) -> None:
         assert (kv_dtype, page_tokens) == ("f16", PAGE_TOKENS), "the kernels read pages of 16 rows of binary16"
+        _refuse_selections(program)
         _, page_values = page_layers(program.caches)
         _, slot_values = state_offsets(program.states)
         sizes: Mapping[BlockKind, int] = {
@@ -105,6 +107,12 @@ class TritonMixers:
 
     def free(self) -> None:
         self._made.close()
+
+
+def _refuse_selections(program: Program) -> None:
+    for op in program.ops:
+        if op.kind == "choose":
+            raise cannot_run(op, "this release has no kernels of a GPU for attention to a selection")
 
 
 def _vector(driver: Driver, tensor: Tensor) -> Memory:

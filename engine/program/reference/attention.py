@@ -1,8 +1,9 @@
-"""Attention over pages, in torch."""
+"""Attention over pages, and the choice of what it looks at, in torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -14,11 +15,12 @@ from engine.program.reference.step import Operation, Step
 def _attention(op: Op, step: Step) -> None:
     cache = step.context.caches[int(op.attrs["cache"])]
     heads, kv_heads = int(op.attrs["heads"]), int(op.attrs["kv_heads"])
-    q, *kept = (step.buffers[name] for name in op.reads)
+    q = step.buffers[op.reads[0]]
+    k, v, chosen = (step.buffers[name] if name else None for name in (*op.reads[1:], "", "", "")[:3])
     k_dim, v_dim = int(op.attrs["k_dim"]), int(op.attrs["v_dim"])
     q = q.reshape(len(q), heads, k_dim)
-    k = kept[0].reshape(len(q), kv_heads, k_dim) if kept else None
-    v = kept[1].reshape(len(q), kv_heads, v_dim) if len(kept) > 1 else None
+    k = None if k is None else k.reshape(len(q), kv_heads, k_dim)
+    v = None if v is None else v.reshape(len(q), kv_heads, v_dim)
     out = step.buffers[op.writes[0]].view(len(q), heads, v_dim)
     sinks = step.weight(op.weights[0]) if op.weights[0] else None
     bounds = step.batch.seq_starts
@@ -38,7 +40,10 @@ def _attention(op: Op, step: Step) -> None:
         page, slot = torch.from_numpy(table)[seen // step.page_tokens], seen % step.page_tokens
         keys = cache.keys[page, slot]
         values = keys[..., :v_dim] if cache.values is None else cache.values[page, slot]
-        out[first:last] = _attend(op, q[first:last], keys, values, positions, seen, sinks)
+        visible = _in_sight(op, positions, seen)
+        if chosen is not None:
+            visible = visible & _selected(op, chosen[first:last], len(seen))
+        out[first:last] = _attend(op, q[first:last], keys, values, visible, sinks)
 
 
 def _oldest(op: Op, position: int) -> int:
@@ -47,24 +52,32 @@ def _oldest(op: Op, position: int) -> int:
     return max(0, position - window + 1 if window else 0, position - position % chunk if chunk else 0)
 
 
-def _attend(
-    op: Op, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, seen: Tensor, sinks: Tensor | None
-) -> Tensor:
-    """q [queries, heads, k_dim], keys [seen, kv_heads, k_dim] -> [queries, heads, v_dim].
-
-    `positions` are those of the queries, `seen` those of the keys.
-    """
-    share = q.shape[1] // keys.shape[1]
-    keys, values = keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)
-    scores = torch.einsum("qhd,khd->hqk", q, keys) * float(op.attrs["scale"])
-    if op.attrs["softcap"]:
-        scores = float(op.attrs["softcap"]) * torch.tanh(scores / float(op.attrs["softcap"]))
+def _in_sight(op: Op, positions: Tensor, seen: Tensor) -> Tensor:
+    """Whether queries at `positions` may see keys at `seen`: [1, queries, seen]."""
     distance = positions[:, None] - seen[None, :]
     visible = distance >= 0
     if op.attrs["window"]:
         visible &= distance < int(op.attrs["window"])
     if op.attrs["chunk"]:
         visible &= seen[None, :] >= positions[:, None] - positions[:, None] % int(op.attrs["chunk"])
+    return visible[None]
+
+
+def _selected(op: Op, chosen: Tensor, seen: int) -> Tensor:
+    """Whether positions [0, seen) are in a block that was chosen for a head: [heads or 1, queries, seen]."""
+    sets, block = int(op.attrs["sets"]), int(op.attrs["block"])
+    blocks = torch.arange(seen) // block
+    found = (chosen.view(len(chosen), sets, -1, 1) == blocks).any(2).transpose(0, 1)
+    return found if sets == 1 else found.repeat_interleave(int(op.attrs["heads"]) // sets, 0)
+
+
+def _attend(op: Op, q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, sinks: Tensor | None) -> Tensor:
+    """q [queries, heads, k_dim], keys [seen, kv_heads, k_dim], visible [heads or 1, queries, seen] -> as q, v_dim."""
+    share = q.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, keys) * float(op.attrs["scale"])
+    if op.attrs["softcap"]:
+        scores = float(op.attrs["softcap"]) * torch.tanh(scores / float(op.attrs["softcap"]))
     scores = scores.masked_fill(~visible, -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks[:, None, None].expand(-1, scores.shape[1], 1)], -1)
@@ -72,4 +85,38 @@ def _attend(
     return torch.einsum("hqk,khd->qhd", shares, values)
 
 
-ATTENTION_OPERATIONS: Mapping[str, Operation] = {"attention": _attention}
+def _choose(op: Op, step: Step) -> None:
+    """The numbers of the best entries, or blocks of entries, ascending; -1 where there are fewer."""
+    cache, every = step.context.caches[int(op.attrs["cache"])], step.program.caches[int(op.attrs["cache"])].every
+    heads, top_k = int(op.attrs["heads"]), int(op.attrs["top_k"])
+    q, k, weights = (step.buffers[name] if name else None for name in (*op.reads, "", "")[:3])
+    assert q is not None, "an indexer has queries"
+    out = step.buffers[op.writes[0]].view(len(q), -1, top_k)
+    out[:] = -1
+    tables = step.batch.window_tables if cache.kind == "window" else step.batch.page_tables
+    for table, bounds in zip(tables, pairwise(step.batch.seq_starts.tolist()), strict=True):
+        for token in range(*bounds):
+            position, pages = int(step.positions[token]), torch.from_numpy(table)
+            if k is not None:
+                cache.keys[pages[position // step.page_tokens], position % step.page_tokens, 0] = k[token]
+            ends = torch.arange((position + 1) // every) * every + every - 1  # the last position of each entry
+            keys = cache.keys[pages[ends // step.page_tokens], ends % step.page_tokens // every, 0]
+            scores = q[token].view(heads, -1) @ keys.T
+            if weights is not None:
+                scores = weights[token, None] @ scores.relu()
+            numbers = _best(op, scores)
+            out[token, :, : numbers.shape[1]] = numbers.int()
+
+
+def _best(op: Op, scores: Tensor) -> Tensor:
+    """scores [sets, entries] -> the numbers [sets, at most top_k] of the best blocks, ascending."""
+    block, entries = int(op.attrs["block"]), scores.shape[1]
+    blocks = -(-entries // block)
+    padded = torch.nn.functional.pad(scores, (0, blocks * block - entries), value=-torch.inf)
+    worth = padded.view(len(scores), blocks, block).amax(2)
+    worth[:, max(0, blocks - int(op.attrs["local"])) :] = torch.inf
+    order = worth.argsort(dim=1, descending=True, stable=True)
+    return order[:, : int(op.attrs["top_k"])].sort(1).values
+
+
+ATTENTION_OPERATIONS: Mapping[str, Operation] = {"attention": _attention, "choose": _choose}

@@ -18,7 +18,7 @@ from engine.program.ir import Program
 
 @dataclass
 class CachePages:
-    """One attention operation's cache: keys [pages, page_tokens, kv_heads, k_dim], values alike, or none."""
+    """One operation's cache: keys [pages, entries of a page, kv_heads, k_dim], values alike, or none."""
 
     kind: BlockKind
     keys: Tensor
@@ -35,7 +35,7 @@ class ReferenceContext:
         self.caches = [
             CachePages(
                 "window" if cache.reach else "page",
-                torch.zeros(0, page_tokens, cache.kv_heads, cache.k_dim),
+                torch.zeros(0, max(1, page_tokens // cache.every), cache.kv_heads, cache.k_dim),
                 torch.zeros(0, page_tokens, cache.kv_heads, cache.v_dim) if cache.v_dim else None,
             )
             for cache in program.caches

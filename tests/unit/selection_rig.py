@@ -1,0 +1,111 @@
+"""Programs that choose what attention looks at: inputs of a token come from a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine import _native
+from engine.files.ftw.opening import Tensor
+from engine.memory.blocks import ContextRoom
+from engine.program.executor import Batch, Executor, Floats, Ints
+from engine.program.ir import Buffer, Cache, Op, Program
+from engine.program.native import NativeExecutor
+from engine.program.reference.executor import ReferenceExecutor
+from tests.unit.test_reference_executor import DenseWeights
+
+VOCAB, PAGE, SCALE = 400, 16, 0.3
+
+
+@dataclass(frozen=True)
+class Selection:
+    """An indexer and the attention that sees what it chose; `v_dim` 0: latent, values are the first half of keys."""
+
+    top_k: int
+    index_heads: int = 3
+    index_dim: int = 24
+    weighted: bool = True
+    block: int = 1
+    local: int = 0
+    heads: int = 4
+    kv_heads: int = 1
+    k_dim: int = 40
+    v_dim: int = 0
+    chosen: bool = True  # False: attention sees everything
+    every: int = 1  # more than one: entries are there already, and nothing attends to them
+    seed: int = 0
+
+    @property
+    def sets(self) -> int:
+        return 1 if self.weighted else self.index_heads
+
+    @property
+    def out_width(self) -> int:
+        return self.heads * (self.v_dim or self.k_dim // 2)
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """Of a token's inputs."""
+        index = {"iq": self.index_heads * self.index_dim, "ik": self.index_dim, "iw": self.index_heads}
+        keys = {"q": self.heads * self.k_dim, "k": self.kv_heads * self.k_dim, "v": self.kv_heads * self.v_dim}
+        return index | {name: width for name, width in keys.items() if width}
+
+    @property
+    def table(self) -> Floats:
+        return np.random.default_rng(self.seed).normal(size=(VOCAB, sum(self.widths.values()))).astype(np.float32)
+
+    def program(self) -> Program:
+        buffers, offset = {"x": Buffer(sum(self.widths.values()))}, 0
+        for name, width in self.widths.items():
+            buffers[name] = Buffer(width, base="x", offset=offset)
+            offset += width
+        buffers["chosen"] = Buffer(self.sets * self.top_k, dtype="i32")
+        buffers["o"], buffers["out"] = Buffer(self.out_width), Buffer(self.out_width, domain="row")
+        index = {"cache": 0, "heads": self.index_heads, "k_dim": self.index_dim, "top_k": self.top_k}
+        index |= {"block": self.block, "local": self.local}
+        reads = ("iq", "ik" if self.every == 1 else "", "iw" if self.weighted else "")
+        attends: dict[str, Any] = {"cache": 1, "heads": self.heads, "kv_heads": self.kv_heads, "k_dim": self.k_dim}
+        attends |= {"v_dim": self.v_dim or self.k_dim // 2, "scale": SCALE, "window": 0, "chunk": 0, "softcap": 0.0}
+        attends |= {"sets": self.sets, "block": self.block}
+        keys = ("q", "k", "v" if self.v_dim else "", "chosen")
+        ops = (
+            Op("embed", (), ("x",), ("table",), {"scale": 1.0}),
+            Op("choose", reads, ("chosen",), (), index, 0),
+            Op("attention", keys if self.chosen else tuple(filter(None, keys[:3])), ("o",), ("",), attends, 0),
+            Op("select", ("o",), ("out",)),
+        )
+        caches = (Cache(1, self.index_dim, 0, every=self.every), Cache(self.kv_heads, self.k_dim, self.v_dim))
+        return Program(buffers, ops, caches, (), "out", self.out_width, "x", (3,))
+
+    def native(self, **settings: Any) -> NativeExecutor:
+        table = self.table
+        packed = np.zeros(_native.packed_bytes("f32", *table.shape), np.uint8)
+        raw = table.view(np.uint8).reshape(VOCAB, -1)
+        _native.pack_rows("f32", raw, table.shape[1], packed, len(packed) // -(-VOCAB // 16))
+        dense = {"table": Tensor("f32", *table.shape, memoryview(packed))}
+        settings = {"kv_dtype": "f32", "room": ContextRoom(128), "threads": 2, "max_tokens": 1024, **settings}
+        return NativeExecutor(self.program(), dense, (), **settings)
+
+    def reference(self) -> ReferenceExecutor:
+        return ReferenceExecutor(self.program(), DenseWeights(table=self.table.astype(np.float64)), ContextRoom(128))
+
+
+def tokens_of(length: int, seed: int = 1) -> Ints:
+    """No token twice, so that no two scores are equal."""
+    return np.random.default_rng(seed).permutation(VOCAB)[:length].astype(np.int32)
+
+
+def run(executor: Executor, tokens: Ints, steps: Sequence[int]) -> Floats:
+    """The output of every token, in steps of these sizes, over pages in an order of no meaning."""
+    pages = np.random.default_rng(7).permutation(executor.room.pages).astype(np.int32)
+    found, start = [], 0
+    for count in steps:
+        rows = np.arange(count, dtype=np.int32)
+        bounds = np.array([0, count], np.int32)
+        part = tokens[start : start + count]
+        found.append(executor.step(Batch(part, rows + np.int32(start), bounds, (pages,), rows)))
+        start += count
+    return np.concatenate(found)
