@@ -76,6 +76,7 @@ class Piece:
     finish_reason: str | None = None
     thought: str = ""
     calls: tuple[Call, ...] = ()
+    stopped: str | None = None  # the stop string that ended the choice
 
 
 @dataclass(frozen=True)
@@ -288,12 +289,11 @@ class _Telling:
         """The rest, and why the answer ended."""
         rest = [] if self.ended else self._parser.push(self._stream.finish())
         pieces = self._pieces([*rest, *self._parser.finish()])
-        last = Piece(
-            self._job.index, "", tuple(self._held), "tool_calls" if self._called and reason == "stop" else reason
-        )
-        if pieces and not last.tokens:
-            return [*pieces[:-1], replace(pieces[-1], finish_reason=last.finish_reason)]
-        return [*pieces, last]
+        reason = "tool_calls" if self._called and reason == "stop" else reason
+        stopped = self._stream.stopped
+        if pieces and not self._held:
+            return [*pieces[:-1], replace(pieces[-1], finish_reason=reason, stopped=stopped)]
+        return [*pieces, Piece(self._job.index, "", tuple(self._held), reason, stopped=stopped)]
 
     def _pieces(self, parts: Sequence[Said | Thought | Call]) -> list[Piece]:
         pieces = []

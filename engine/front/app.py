@@ -14,19 +14,20 @@ from starlette.types import ASGIApp
 
 from engine import __version__
 from engine.base.errors import FreetokenError
+from engine.front.anthropic_api.routes import Anthropic
 from engine.front.config import FrontConfig
 from engine.front.control import Control
+from engine.front.dialects import dialect_of, our_mistake, status_of
 from engine.front.fields import shortened
 from engine.front.guard import Guard
-from engine.front.http import openai_error, our_mistake, status_of
 from engine.front.metrics import metrics_route
-from engine.front.openai import OpenAI
+from engine.front.openai_api.routes import OpenAI
 from engine.front.supervisor import Supervisor
 
 
 def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
-    """What the TCP port serves: the OpenAI interface and the counters, behind the guard."""
-    return Guard(_app([_health(), metrics_route(supervisor), *OpenAI(supervisor).routes()]), config)
+    """What the TCP port serves: the interfaces and the counters, behind the guard."""
+    return Guard(_app([_health(), *_interfaces(supervisor)]), config)
 
 
 def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_down: Callable[[], None]) -> ASGIApp:
@@ -36,7 +37,11 @@ def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_do
     """
     host, port = address or (None, None)
     control = Control(supervisor, shut_down).routes()
-    return _app([_health(host=host, port=port), metrics_route(supervisor), *OpenAI(supervisor).routes(), *control])
+    return _app([_health(host=host, port=port), *_interfaces(supervisor), *control])
+
+
+def _interfaces(supervisor: Supervisor) -> list[Route]:
+    return [metrics_route(supervisor), *OpenAI(supervisor).routes(), *Anthropic(supervisor).routes()]
 
 
 def _health(**more: str | int | None) -> Route:
@@ -62,7 +67,7 @@ def _app(routes: list[Route]) -> Starlette:
 
 async def _tell(request: Request, error: Exception) -> Response:
     assert isinstance(error, FreetokenError)
-    return JSONResponse(openai_error(error), status_code=status_of(error))
+    return JSONResponse(dialect_of(request.url.path).error(error), status_code=status_of(error))
 
 
 async def _tell_http(request: Request, error: Exception) -> Response:
@@ -80,4 +85,4 @@ async def _nobody(request: Request, error: Exception) -> Response:
 
 async def _tell_unexpected(request: Request, error: Exception) -> Response:
     """A mistake of ours. The server's log has the traceback."""
-    return JSONResponse(openai_error(our_mistake(error)), status_code=500)
+    return JSONResponse(dialect_of(request.url.path).error(our_mistake(error)), status_code=500)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.front.answers import Reader
+from engine.front.asked import ChatAsked
 from engine.front.fields import FieldError
-from engine.front.requests import ChatAsked
 from engine.text.anchors import Anchor
 from engine.text.formats.parser import Part, forced_beginning, part_after
 from engine.text.formats.record import AnswerFormat
@@ -30,6 +30,9 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
             "Leave them out, or take a model that calls tools.",
         )
     part = part_after(form, prompt.text)
+    if asked.prefill:
+        ids = (*prompt.ids, *text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))
+        return (ids, prompt.anchors), Reader(form, use.schemas, Part.SAID, parallel=use.parallel)
     if use.forced is None:
         return (tuple(prompt.ids), prompt.anchors), Reader(form, use.schemas, part, parallel=use.parallel)
     begun = _end_of_thinking(form, part) + forced_beginning(form, use.forced)

@@ -17,7 +17,7 @@ from engine.front import fields
 from engine.front.attach import FLAGS, LoadFlags, kv_budget
 from engine.front.fields import Field, read_fields
 from engine.front.http import control_error, read_body, while_connected
-from engine.front.requests import CHAT
+from engine.front.openai_api.requests import CHAT
 from engine.front.supervisor import Supervisor, Wish
 
 _MODEL = {"model": Field(fields.model, required=True)}

@@ -124,6 +124,13 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def mappings(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    """A list of objects."""
+    if not isinstance(value, list):
+        raise FieldError(name, "a list is expected.")
+    return tuple(mapping(f"{name}[{index}]", item) for index, item in enumerate(value))
+
+
 def only(*allowed: Any) -> Reader:
     """One of a few values that mean: not used. Anything else asks for what this release does not do."""
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.front.config import FrontConfig, is_loopback
 
 _CORS_METHODS = "GET, POST, OPTIONS"
-_CORS_HEADERS = "Authorization, Content-Type"
+_CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta"
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]\\]+)(:[0-9]*)?")
 
 
@@ -44,7 +44,7 @@ class Guard:
             preflight.headers["Access-Control-Allow-Methods"] = _CORS_METHODS
             preflight.headers["Access-Control-Allow-Headers"] = _CORS_HEADERS
             await preflight(scope, receive, _allowing(send, origin))
-        elif not self._has_key(scope["path"], headers.get("authorization", "")):
+        elif not self._has_key(scope["path"], headers.get("authorization", ""), headers.get("x-api-key", "")):
             response = _error(401, "The key is missing or wrong. Send it as: Authorization: Bearer KEY")
             response.headers["WWW-Authenticate"] = "Bearer"
             await response(scope, receive, _allowing(send, origin))
@@ -70,12 +70,14 @@ class Guard:
             return None
         return f"Pages of {origin!r} may not use this server."
 
-    def _has_key(self, path: str, authorization: str) -> bool:
+    def _has_key(self, path: str, authorization: str, own: str) -> bool:
+        """Whether a request brings the key, as most clients send it or, in `own`, as Anthropic's do."""
         key = self._config.api_key
         if not key or path == "/health":
             return True
         scheme, _, given = authorization.partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), key.encode())
+        brought = [own, given if scheme.lower() == "bearer" else ""]
+        return sum(hmac.compare_digest(each.strip().encode(), key.encode()) for each in brought) > 0
 
 
 def host_name(host: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -15,31 +15,19 @@ from starlette.types import Receive, Scope, Send
 
 from engine.base.errors import (
     BusyError,
-    ContextFullError,
     DoesNotFitError,
     FreetokenError,
-    NoRoomError,
     NotFoundError,
-    UnsupportedError,
     UsageError,
 )
-from engine.front.fields import FieldError
+from engine.front.dialects import OPENAI, Dialect, TooLargeError, our_mistake
 
 LARGEST_BODY = 32 * 2**20
 _QUICK_BODY = 2**18  # bytes that are parsed in a few milliseconds
-_CODES = {
-    NotFoundError: "model_not_found",
-    ContextFullError: "context_length_exceeded",
-    NoRoomError: "insufficient_memory",
-}
 _LOG = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 Events = AsyncGenerator[dict[str, Any] | str, None]  # JSON objects, or text for a comment
-
-
-class TooLargeError(UsageError):
-    """A body beyond LARGEST_BODY."""
 
 
 async def read_body(request: Request) -> dict[str, Any]:
@@ -79,36 +67,6 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def status_of(error: FreetokenError) -> int:
-    """The HTTP status that fits an error on the OpenAI interface."""
-    if isinstance(error, TooLargeError):
-        return 413
-    if isinstance(error, NotFoundError):
-        return 404
-    if isinstance(error, BusyError | NoRoomError):
-        return 503
-    return 400 if isinstance(error, UsageError | DoesNotFitError | UnsupportedError) else 500
-
-
-def openai_error(error: FreetokenError) -> dict[str, Any]:
-    """The error in the OpenAI interface's shape, with our remedy beside it."""
-    status = status_of(error)
-    return {
-        "error": {
-            "message": str(error),
-            "type": "invalid_request_error" if status < 500 else "server_error",
-            "param": error.field if isinstance(error, FieldError) else None,
-            "code": next((code for kind, code in _CODES.items() if isinstance(error, kind)), None),
-            "remedy": error.remedy,
-        }
-    }
-
-
-def our_mistake(error: Exception) -> FreetokenError:
-    """What a client is told of an exception that nobody foresaw."""
-    return FreetokenError(f"The server failed: {type(error).__name__}.", "Its log says more; please report it.")
-
-
 def control_error(error: FreetokenError) -> tuple[int, dict[str, Any]]:
     """Status and body of an error on the control interface, which names our own types."""
     statuses = ((UsageError, 400), (NotFoundError, 404), (BusyError, 409), (DoesNotFitError, 507))
@@ -145,13 +103,13 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events. The source is closed as soon as the client is gone; an error becomes the last event."""
+    """Events as they come. The source is closed as soon as the client is gone; an error becomes the last event."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, events: Events, on_close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, events: Events, on_close: Callable[[], Awaitable[None]], dialect: Dialect = OPENAI) -> None:
         """`on_close` runs in any case, after `events` are closed."""
+        self.media_type = dialect.media_type
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._dialect = dialect
         del self.headers["content-length"]
         self._events = events
         self._on_close = on_close
@@ -172,31 +130,24 @@ class EventStream(Response):
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with aclosing(_frames(self._events)) as frames:
+        async with aclosing(_frames(self._events, self._dialect)) as frames:
             async for data in frames:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _frames(events: Events) -> AsyncGenerator[bytes, None]:
+async def _frames(events: Events, dialect: Dialect) -> AsyncGenerator[bytes, None]:
     """Events as they go over the wire."""
     try:
         async with aclosing(events) as source:
             async for event in source:
-                yield comment(event) if isinstance(event, str) else frame(event)
-        yield b"data: [DONE]\n\n"
+                data = dialect.comment(event) if isinstance(event, str) else dialect.frame(event)
+                if data:
+                    yield data
+        if dialect.end:
+            yield dialect.end
     except FreetokenError as error:
-        yield frame(openai_error(error))
+        yield dialect.frame(dialect.error(error))
     except Exception as error:
         _LOG.exception("a stream failed")
-        yield frame(openai_error(our_mistake(error)))
-
-
-def frame(event: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
-def comment(text: str) -> bytes:
-    """A line that clients skip."""
-    return f": {text}\n\n".encode()
+        yield dialect.frame(dialect.error(our_mistake(error)))

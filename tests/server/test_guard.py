@@ -114,7 +114,13 @@ def test_the_right_key_is_let_in_under_any_name() -> None:
     for scheme in ("Bearer", "bearer"):
         response = ask(PUBLIC, {"host": "whatever.example", "authorization": f"{scheme} secret"})
         assert response.text == "inside"
+    assert ask(PUBLIC, {"host": "whatever.example", "x-api-key": "secret"}).text == "inside"
     assert ask(PUBLIC, {"host": "whatever.example"}, path="/health").text == "inside"
+
+
+def test_a_wrong_key_of_anthropics_clients_is_401() -> None:
+    for given in (b"", b"wrong", b"Bearer secret"):
+        assert ask(PUBLIC, {"host": "whatever.example", "x-api-key": given}).status_code == 401
 
 
 def test_on_a_public_address_a_page_of_the_same_host_may_ask() -> None:

@@ -12,7 +12,7 @@ from engine.base.errors import CorruptFileError, UsageError
 from engine.base.sampling import OF_MODEL, PARAMETERS, Parameter
 from engine.front.defaults import read_defaults
 from engine.front.fields import FieldError
-from engine.front.requests import read_completion
+from engine.front.openai_api.requests import read_completion
 from engine.worker.protocol import Sampling
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from engine.front.answering import respond
 from engine.front.answers import Job
 from engine.front.http import Events, EventStream
-from engine.front.openai import _respond
-from engine.front.requests import read_completion
-from engine.front.shapes import CompletionShape
+from engine.front.openai_api.requests import read_completion
+from engine.front.openai_api.shapes import CompletionShape
 from engine.worker.protocol import Progress, Sampling
 
 Send = Callable[[dict[str, Any]], Any]
@@ -101,7 +101,7 @@ def test_a_request_ends_before_its_model_is_let_go_even_if_the_client_left_befor
         asked = read_completion({"model": "fake", "prompt": "x", "stream": True})
         job = Job(0, (1,), 5, (), (), Sampling())
         async with stack:
-            response = await _respond(asked, model, [job], CompletionShape("fake", model, False, [""]), stack)
+            response = await respond(asked, model, [job], CompletionShape("fake", model, False, False, [""]), stack)
         headers_sent = asyncio.Event()
 
         async def send(message: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from reprlib import repr as shown
@@ -10,9 +9,9 @@ from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
+from engine.front.asked import Asked, ChatAsked, given
 from engine.front.fields import Field, FieldError, read_fields, shortened
-from engine.front.tools import ToolUse, tool_choice, tool_use, tools, with_names_of_tools
-from engine.worker.protocol import Sampling
+from engine.front.tools import tool_choice, tool_use, tools, with_names_of_tools
 
 MOST_CHOICES = 16
 MOST_LOGPROBS = 20
@@ -133,44 +132,6 @@ IGNORED = frozenset({
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What both kinds of request have in common. `logprobs` -1: none wanted."""
-
-    model: str
-    stream: bool
-    include_usage: bool
-    choices: int
-    max_tokens: int | None
-    stops: tuple[str, ...]
-    ignore_eos: bool
-    logprobs: int
-    values: Mapping[str, Any]
-
-    def sampling(self, choice: int, defaults: Mapping[str, float], seed: int) -> Sampling:
-        """How choice number `choice` is sampled, with the model's `defaults` where the request says nothing."""
-        numbers = {
-            name: _given(self.values[name], defaults.get(name, parameter.default))
-            for name, parameter in PARAMETERS.items()
-        }
-        numbers |= {"top_k": max(0, numbers["top_k"]), "seed": seed}
-        return Sampling(**numbers, logit_bias=self.values["logit_bias"], choice=choice, logprobs=self.logprobs)
-
-    @property
-    def seed(self) -> int:
-        """The request's seed, or a fresh one."""
-        return int(_given(self.values["seed"], secrets.randbits(63)))
-
-
-@dataclass(frozen=True)
-class ChatAsked(Asked):
-    """A chat completion: messages as the chat template takes them, extra variables for it, and tools."""
-
-    messages: tuple[Mapping[str, Any], ...]
-    template_values: Mapping[str, Any]
-    tools: ToolUse
-
-
-@dataclass(frozen=True)
 class CompletionAsked(Asked):
     """A completion of each prompt, which is text or token ids."""
 
@@ -184,7 +145,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
     if values["top_logprobs"] is not None and not values["logprobs"]:
         raise FieldError("top_logprobs", "logprobs must be true as well.")
     logprobs = (values["top_logprobs"] or 0) if values["logprobs"] else -1
-    most = _given(values["max_completion_tokens"], values["max_tokens"])
+    most = given(values["max_completion_tokens"], values["max_tokens"])
     return ChatAsked(
         **_shared(values, logprobs, most),
         messages=with_names_of_tools(values["messages"]),
@@ -199,7 +160,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
     if values["echo"] and values["logprobs"] is not None:
         raise FieldError("echo", "log probabilities of the prompt are not supported.", "Leave out echo or logprobs.")
     logprobs = -1 if values["logprobs"] is None else values["logprobs"]
-    most = _given(values["max_tokens"], 16)  # the OpenAI interface's default for this kind
+    most = given(values["max_tokens"], 16)  # the OpenAI interface's default for this kind
     return CompletionAsked(**_shared(values, logprobs, most), prompts=values["prompt"], echo=values["echo"])
 
 
@@ -221,7 +182,3 @@ def _shared(values: Mapping[str, Any], logprobs: int, max_tokens: int | None) ->
         "logprobs": logprobs,
         "values": values,
     }
-
-
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value

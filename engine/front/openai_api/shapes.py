@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-from engine.front.answers import Piece, ScoredToken
+from engine.front.answers import Piece, ScoredToken, Tally
+from engine.front.dialects import OPENAI, Dialect, Json
 from engine.front.tools import call_id
 from engine.text.formats.pieces import Call
 from engine.text.text import Text
-
-Json = dict[str, Any]
-
-
-class Shape(Protocol):
-    """One of the two kinds of answer."""
-
-    def opening(self, index: int) -> Json | None:
-        """The first event of choice `index`, None if there is none."""
-        ...
-
-    def event(self, piece: Piece) -> Json:
-        """The event for a piece."""
-        ...
-
-    def closing(self, usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
-        """The last event, with counts."""
-        ...
-
-    def whole(self, pieces: Sequence[Piece], usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
-        """The unstreamed answer made of all `pieces`."""
-        ...
 
 
 @dataclass
@@ -55,17 +33,20 @@ class _Head:
 class ChatShape:
     """`chat.completion` and its chunks."""
 
-    def __init__(self, model: str, text: Text, with_logprobs: bool, id_style: str) -> None:
+    dialect: Dialect = OPENAI
+
+    def __init__(self, model: str, text: Text, with_logprobs: bool, with_usage: bool, id_style: str) -> None:
         self._head = _Head("chat.completion", model, "chatcmpl")
         self._text = text
         self._with_logprobs = with_logprobs
+        self._with_usage = with_usage
         self._id_style = id_style
         self._calls: dict[int, int] = {}  # that a choice has made so far
 
-    def opening(self, index: int) -> Json | None:
-        return self._chunk([_chat_choice(index, {"role": "assistant", "content": ""}, None, None)])
+    def opening(self, index: int) -> Sequence[Json]:
+        return [self._chunk([_chat_choice(index, {"role": "assistant", "content": ""}, None, None)])]
 
-    def event(self, piece: Piece) -> Json:
+    def events(self, piece: Piece) -> Sequence[Json]:
         delta: Json = {"content": piece.text} if piece.text or piece.tokens else {}
         if piece.thought:
             delta["reasoning_content"] = piece.thought
@@ -73,12 +54,12 @@ class ChatShape:
             first = self._calls.get(piece.index, 0)
             self._calls[piece.index] = first + len(piece.calls)
             delta["tool_calls"] = [{"index": first + i, **call} for i, call in enumerate(self._told(piece.calls))]
-        return self._chunk([_chat_choice(piece.index, delta, self._logprobs(piece.tokens), piece.finish_reason)])
+        return [self._chunk([_chat_choice(piece.index, delta, self._logprobs(piece.tokens), piece.finish_reason)])]
 
-    def closing(self, usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
-        return {**self._chunk([]), "usage": usage, "statistics": statistics}
+    def closing(self, tally: Tally) -> Sequence[Json]:
+        return [{**self._chunk([]), **_counts(tally)}] if self._with_usage else []
 
-    def whole(self, pieces: Sequence[Piece], usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+    def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
         choices = []
         for piece in join(pieces):
             message: Json = {"role": "assistant", "content": piece.text, "refusal": None}
@@ -94,7 +75,7 @@ class ChatShape:
                     "finish_reason": piece.finish_reason,
                 }
             )
-        return {**self._head.members(), "choices": choices, "usage": usage, "statistics": statistics}
+        return {**self._head.members(), "choices": choices, **_counts(tally)}
 
     def _told(self, calls: Sequence[Call]) -> list[Json]:
         return [
@@ -131,33 +112,36 @@ class ChatShape:
 class CompletionShape:
     """`text_completion`, whose chunks look like the whole."""
 
-    def __init__(self, model: str, text: Text, with_logprobs: bool, echoes: Sequence[str]) -> None:
+    dialect: Dialect = OPENAI
+
+    def __init__(self, model: str, text: Text, with_logprobs: bool, with_usage: bool, echoes: Sequence[str]) -> None:
         """`echoes` is what each choice's text begins with; all empty unless the prompt is to be echoed."""
         self._head = _Head("text_completion", model, "cmpl")
         self._text = text
         self._with_logprobs = with_logprobs
+        self._with_usage = with_usage
         self._echoes = echoes
         self._offsets = [len(echo) for echo in echoes]
 
-    def opening(self, index: int) -> Json | None:
+    def opening(self, index: int) -> Sequence[Json]:
         echo = self._echoes[index]
-        return {**self._head.members(), "choices": [_text_choice(index, echo, None, None)]} if echo else None
+        return [{**self._head.members(), "choices": [_text_choice(index, echo, None, None)]}] if echo else []
 
-    def event(self, piece: Piece) -> Json:
+    def events(self, piece: Piece) -> Sequence[Json]:
         choice = _text_choice(piece.index, piece.text, self._logprobs(piece), piece.finish_reason)
-        return {**self._head.members(), "choices": [choice]}
+        return [{**self._head.members(), "choices": [choice]}]
 
-    def closing(self, usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
-        return {**self._head.members(), "choices": [], "usage": usage, "statistics": statistics}
+    def closing(self, tally: Tally) -> Sequence[Json]:
+        return [{**self._head.members(), "choices": [], **_counts(tally)}] if self._with_usage else []
 
-    def whole(self, pieces: Sequence[Piece], usage: Mapping[str, Any], statistics: Mapping[str, Any]) -> Json:
+    def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
         choices = [
             _text_choice(
                 piece.index, self._echoes[piece.index] + piece.text, self._logprobs(piece), piece.finish_reason
             )
             for piece in join(pieces)
         ]
-        return {**self._head.members(), "choices": choices, "usage": usage, "statistics": statistics}
+        return {**self._head.members(), "choices": choices, **_counts(tally)}
 
     def _logprobs(self, piece: Piece) -> Json | None:
         if not self._with_logprobs:
@@ -207,3 +191,7 @@ def _chat_choice(index: int, delta: Json, logprobs: Json | None, finish_reason: 
 
 def _text_choice(index: int, text: str, logprobs: Json | None, finish_reason: str | None) -> Json:
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _counts(tally: Tally) -> Json:
+    return {"usage": tally.usage(), "statistics": tally.statistics()}

@@ -1,0 +1,1 @@
+"""Anthropic's interface of messages."""

@@ -1,0 +1,209 @@
+"""Requests of Anthropic's interface, made into what any chat is. Members that change nothing here are let through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from reprlib import repr as shown
+from typing import Any
+
+from engine.base.sampling import PARAMETERS
+from engine.front import fields
+from engine.front.asked import ChatAsked, values_of
+from engine.front.fields import Field, FieldError
+from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
+
+_PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
+_TABLE = {
+    "model": Field(fields.model, required=True),
+    "max_tokens": Field(fields.whole(1, 2**31 - 1)),
+    "stream": Field(fields.flag, False),
+    "stop_sequences": Field(fields.stops, ()),
+    "thinking": Field(fields.mapping, {}),
+    "tool_choice": Field(fields.mapping, {}),
+    "tools": Field(fields.mappings, ()),
+    "output_config": Field(fields.mapping, {}),
+    **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
+}
+
+
+@dataclass(frozen=True)
+class MessagesAsked(ChatAsked):
+    """A request for a message. `ignored` are the members, and the kinds of tools, that change nothing."""
+
+    ignored: tuple[str, ...] = ()
+
+
+def read_messages(body: Mapping[str, Any], counting: bool = False) -> MessagesAsked:
+    """The request in `body`, of which perhaps only the tokens are counted. FieldError for what cannot be served."""
+    values = {name: field.value(name, body) for name, field in _TABLE.items()}
+    if values["max_tokens"] is None and not counting:
+        raise FieldError("max_tokens", "a number of tokens is expected.")
+    messages = _conversation(body.get("system"), body.get("messages"))
+    prefill = ""
+    if messages[-1]["role"] == "assistant":
+        prefill = _prefill(messages[-1])
+        messages = messages[:-1]
+    functions, server_tools = _tools(values["tools"])
+    known = (*_TABLE, "messages", "system")
+    return MessagesAsked(
+        model=values["model"],
+        stream=values["stream"],
+        include_usage=True,
+        choices=1,
+        max_tokens=values["max_tokens"],
+        stops=values["stop_sequences"],
+        ignore_eos=False,
+        logprobs=-1,
+        values=values_of(**{name: values[name] for name in _PARAMETERS}),
+        messages=with_names_of_tools(tuple(messages)),
+        template_values=_thinking(values["thinking"], values["output_config"]),
+        tools=_tool_use(functions, values["tool_choice"]),
+        prefill=prefill,
+        ignored=(*(fields.shortened(name) for name in body if name not in known), *server_tools),
+    )
+
+
+def _conversation(system: Any, messages: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(messages, list) or not messages:
+        raise FieldError("messages", "a list of at least one message is expected.")
+    told: list[Mapping[str, Any]] = []
+    if system is not None:
+        text = "\n".join(_texts("system", system))
+        told += [{"role": "system", "content": text}] if text else []
+    for index, message in enumerate(messages):
+        told += _message(f"messages[{index}]", message)
+    if not told:
+        raise FieldError("messages", "none of the messages says anything.")
+    return told
+
+
+def _message(name: str, value: Any) -> list[Mapping[str, Any]]:
+    """One of their messages as one or more of ours: what tools gave back stands by itself."""
+    message = fields.mapping(name, value)
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant", "system"):
+        raise FieldError(f"{name}.role", f"{shown(role)} is not one of user, assistant, system.")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list):
+        raise FieldError(f"{name}.content", "text or a list of blocks is expected.")
+    blocks = [(f"{name}.content[{index}]", block) for index, block in enumerate(content)]
+    if role == "assistant":
+        return [_assistant(blocks)]
+    told: list[Mapping[str, Any]] = []
+    texts: list[str] = []
+    for where, block in blocks:
+        if fields.mapping(where, block).get("type") == "tool_result":
+            told.append(_tool_result(where, block))
+        else:
+            texts += _texts(where, [block])
+    return [*told, {"role": role, "content": "\n".join(texts)}] if texts or not told else told
+
+
+def _assistant(blocks: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Mapping[str, Any]] = []
+    for where, block in blocks:
+        match fields.mapping(where, block).get("type"):
+            case "thinking":
+                thoughts.append(_text(f"{where}.thinking", block.get("thinking")))
+            case "redacted_thinking":
+                pass
+            case "tool_use":
+                arguments = json.dumps(fields.mapping(f"{where}.input", block.get("input")), ensure_ascii=False)
+                function = {"name": _text(f"{where}.name", block.get("name")), "arguments": arguments}
+                calls.append({"id": _text(f"{where}.id", block.get("id")), "type": "function", "function": function})
+            case _:
+                texts += _texts(where, [block])
+    return {
+        "role": "assistant",
+        "content": "".join(texts),
+        **({"reasoning_content": "\n".join(thoughts)} if thoughts else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _tool_result(name: str, block: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = block.get("content")
+    text = "" if content is None else "\n".join(_texts(f"{name}.content", content))
+    if block.get("is_error"):
+        text = f"Error: {text}"
+    return {"role": "tool", "tool_call_id": _text(f"{name}.tool_use_id", block.get("tool_use_id")), "content": text}
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """The texts of a string or a list of blocks; a block of another kind is refused by its name."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise FieldError(name, "text or a list of blocks is expected.")
+    texts = []
+    for index, each in enumerate(value):
+        where = f"{name}[{index}]" if len(value) > 1 else name
+        block = fields.mapping(where, each)
+        source = block.get("source")
+        if block.get("type") == "text":
+            texts.append(_text(f"{where}.text", block.get("text")))
+        elif block.get("type") == "document" and isinstance(source, dict) and source.get("type") == "text":
+            texts.append(_text(f"{where}.source.data", source.get("data")))
+        else:
+            kind = shown(block.get("type"))
+            raise FieldError(f"{where}.type", f"{kind} is not supported: this server reads text.", "Send text blocks.")
+    return texts
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise FieldError(name, f"text is expected, not {shown(value)}.")
+    return value
+
+
+def _prefill(message: Mapping[str, Any]) -> str:
+    """The words with which the answer begins."""
+    if message.get("tool_calls"):
+        raise FieldError("messages", "the last message calls a tool.", "Send what the tool gave back after it.")
+    return str(message["content"]).rstrip()
+
+
+def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+    """Tools as functions; and the kinds of those that only the service itself could run."""
+    functions: list[Any] = []
+    others = []
+    for index, tool in enumerate(given_tools):
+        if tool.get("type", "custom") != "custom":
+            others.append(f"tools[{index}]")
+            continue
+        function = {name: tool.get(name) for name in ("name", "description")}
+        functions.append({"type": "function", "function": {**function, "parameters": tool.get("input_schema")}})
+    return tools("tools", functions), tuple(others)
+
+
+def _tool_use(functions: tuple[Mapping[str, Any], ...], choice: Mapping[str, Any]) -> ToolUse:
+    parallel = not choice.get("disable_parallel_tool_use", False)
+    match choice.get("type", "auto"):
+        case "auto" | "none" as word:
+            return tool_use(functions, word, parallel)
+        case "any":
+            return tool_use(functions, "required", parallel)
+        case "tool":
+            return tool_use(functions, {"name": _text("tool_choice.name", choice.get("name"))}, parallel)
+        case other:
+            raise FieldError("tool_choice.type", f"{shown(other)} is not one of auto, any, tool, none.")
+
+
+def _thinking(thinking: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables by which templates are told whether to think, and how hard."""
+    effort = output.get("effort")
+    told = {"reasoning_effort": effort} if isinstance(effort, str) else {}
+    match thinking.get("type"):
+        case None:
+            return told
+        case "enabled" | "adaptive":
+            return {"enable_thinking": True, "thinking": True, **told}
+        case "disabled":
+            return {"enable_thinking": False, "thinking": False}
+        case other:
+            raise FieldError("thinking.type", f"{shown(other)} is not one of enabled, adaptive, disabled.")

@@ -1,0 +1,63 @@
+"""Anthropic's interface: /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import AsyncExitStack
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from engine.front.answering import jobs_of, respond, use
+from engine.front.anthropic_api.requests import MessagesAsked, read_messages
+from engine.front.anthropic_api.shape import MessageShape
+from engine.front.chats import chat_prompt
+from engine.front.http import read_body, while_connected
+from engine.front.supervisor import Supervisor
+
+
+class Anthropic:
+    """The routes over one supervisor."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/messages", self.messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
+        ]
+
+    async def messages(self, request: Request) -> Response:
+        """A message."""
+        asked = read_messages(await read_body(request))
+        return await while_connected(request, self._messages(asked))
+
+    async def count_tokens(self, request: Request) -> Response:
+        """How many tokens the prompt of a message would have."""
+        asked = read_messages(await read_body(request), counting=True)
+        return await while_connected(request, self._count(asked))
+
+    async def _messages(self, asked: MessagesAsked) -> Response:
+        async with AsyncExitStack() as stack:
+            loaded = await stack.enter_async_context(use(self._supervisor, asked.model))
+            prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
+            jobs = jobs_of(asked, loaded, [prompt], reader)
+            shape = MessageShape(loaded.name, len(prompt[0]), reader.form.id_style)
+            response = await respond(asked, loaded, jobs, shape, stack)
+            return _telling(response, asked)
+
+    async def _count(self, asked: MessagesAsked) -> Response:
+        async with use(self._supervisor, asked.model) as loaded:
+            prompt, _ = await asyncio.to_thread(chat_prompt, loaded.text, asked)
+            return _telling(JSONResponse({"input_tokens": len(prompt[0])}), asked)
+
+
+def _telling(response: Response, asked: MessagesAsked) -> Response:
+    """`response`, which says what of the request changed nothing."""
+    if asked.ignored:
+        named = ", ".join(asked.ignored).encode("ascii", "replace").decode()
+        response.headers["X-Freetoken-Ignored"] = re.sub(r"[^ -~]", "?", named)
+    return response

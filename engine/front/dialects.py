@@ -1,0 +1,148 @@
+"""How an interface puts events, comments and errors on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from engine.base.errors import (
+    BusyError,
+    ContextFullError,
+    DoesNotFitError,
+    FreetokenError,
+    NoRoomError,
+    NotFoundError,
+    UnsupportedError,
+    UsageError,
+)
+from engine.front.fields import FieldError
+
+Json = dict[str, Any]
+_CODES = {
+    NotFoundError: "model_not_found",
+    ContextFullError: "context_length_exceeded",
+    NoRoomError: "insufficient_memory",
+}
+
+
+_ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+
+
+class TooLargeError(UsageError):
+    """A body that is longer than any request may be."""
+
+
+class Dialect(Protocol):
+    """One interface's manner of speaking."""
+
+    media_type: str
+    """Of a stream."""
+    end: bytes
+    """What stands behind the last event of a stream that went well."""
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        """One event."""
+        ...
+
+    def comment(self, text: str) -> bytes:
+        """Something that keeps the connection alive and that clients skip; it may be empty."""
+        ...
+
+    def error(self, error: FreetokenError) -> Json:
+        """The body of an error, and the last event of a stream that fails."""
+        ...
+
+
+class OpenAIDialect:
+    """Server-sent events that are data alone."""
+
+    media_type = "text/event-stream"
+    end = b"data: [DONE]\n\n"
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        return b"data: " + compact(event) + b"\n\n"
+
+    def comment(self, text: str) -> bytes:
+        return f": {text}\n\n".encode()
+
+    def error(self, error: FreetokenError) -> Json:
+        status = status_of(error)
+        return {
+            "error": {
+                "message": str(error),
+                "type": "invalid_request_error" if status < 500 else "server_error",
+                "param": error.field if isinstance(error, FieldError) else None,
+                "code": next((code for kind, code in _CODES.items() if isinstance(error, kind)), None),
+                "remedy": error.remedy,
+            }
+        }
+
+
+class AnthropicDialect:
+    """Server-sent events whose names are their types."""
+
+    media_type = "text/event-stream"
+    end = b""
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        return f"event: {event['type']}\n".encode() + b"data: " + compact(event) + b"\n\n"
+
+    def comment(self, text: str) -> bytes:
+        return self.frame({"type": "ping"})
+
+    def error(self, error: FreetokenError) -> Json:
+        kind = _ANTHROPIC_KINDS.get(status_of(error), "api_error")
+        return {"type": "error", "error": {"type": kind, "message": str(error), "remedy": error.remedy}}
+
+
+class OllamaDialect:
+    """A JSON object a line."""
+
+    media_type = "application/x-ndjson"
+    end = b""
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        return compact(event) + b"\n"
+
+    def comment(self, text: str) -> bytes:
+        return b""
+
+    def error(self, error: FreetokenError) -> Json:
+        return {"error": str(error)}
+
+
+OPENAI, ANTHROPIC, OLLAMA = OpenAIDialect(), AnthropicDialect(), OllamaDialect()
+
+
+def dialect_of(path: str) -> Dialect:
+    """The dialect of the interface to which a path belongs."""
+    if path.startswith("/v1/messages"):
+        return ANTHROPIC
+    return OLLAMA if path.startswith("/api/") else OPENAI
+
+
+def status_of(error: FreetokenError) -> int:
+    """The HTTP status that fits an error."""
+    if isinstance(error, TooLargeError):
+        return 413
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, BusyError | NoRoomError):
+        return 503
+    return 400 if isinstance(error, UsageError | DoesNotFitError | UnsupportedError) else 500
+
+
+def our_mistake(error: Exception) -> FreetokenError:
+    """What a client is told of an exception that nobody foresaw."""
+    return FreetokenError(f"The server failed: {type(error).__name__}.", "Its log says more; please report it.")
+
+
+def compact(value: Mapping[str, Any]) -> bytes:
+    """JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

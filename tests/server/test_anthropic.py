@@ -1,0 +1,153 @@
+"""Anthropic's own client against a real front, with a model that says what it is told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from tests.server.running_front import RunningFront
+
+PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+WEATHER: Any = {
+    "name": "get_weather",
+    "description": "The weather.",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
+
+
+def client(front: RunningFront, **options: Any) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=front.url, api_key="none", max_retries=0, timeout=60, **options)
+
+
+def told(script: str) -> list[Any]:
+    return [{"role": "user", "content": [{"type": "text", "text": f"Say [[[{script}]]]"}]}]
+
+
+def ask(front: RunningFront, messages: list[Any], **options: Any) -> anthropic.types.Message:
+    """The message to a script, which is the same streamed."""
+    options = {"model": "scripted", "max_tokens": 400, **options}
+    whole = client(front).messages.create(messages=messages, **options)
+    with client(front).messages.stream(messages=messages, **options) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_message()
+    assert [without_id(block) for block in streamed.content] == [without_id(block) for block in whole.content]
+    assert (streamed.stop_reason, streamed.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
+    assert streamed.usage.output_tokens == whole.usage.output_tokens
+    return whole
+
+
+def without_id(block: Any) -> dict[str, Any]:
+    return {name: value for name, value in block.model_dump().items() if name != "id"}
+
+
+def test_text_comes_as_one_block(front: RunningFront) -> None:
+    message = ask(front, told("Hello there."), system="Be brief.")
+    assert [(block.type, block.text) for block in message.content if block.type == "text"] == [("text", "Hello there.")]
+    assert message.stop_reason == "end_turn"
+    assert message.usage.output_tokens == len("Hello there.") + 1
+
+
+def test_reasoning_text_and_calls_come_as_blocks_in_order(front: RunningFront) -> None:
+    message = ask(front, told(f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}"), tools=[WEATHER], thinking=THINKING)
+    thinking, text, call = message.content
+    assert (thinking.type, text.type, call.type) == ("thinking", "text", "tool_use")
+    assert (thinking.thinking, text.text, call.name, call.input) == ("Hm.", "I look.", "get_weather", {"city": "Paris"})
+    assert message.stop_reason == "tool_use"
+    assert call.id.startswith("toolu_")
+
+
+def test_a_conversation_goes_on_after_a_call(front: RunningFront) -> None:
+    first = ask(front, told(f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}"), tools=[WEATHER], thinking=THINKING)
+    call = first.content[-1]
+    assert call.type == "tool_use"
+    results = [
+        {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "Sunny."}]},
+        {"type": "text", "text": "Now say [[[Good.]]]", "cache_control": {"type": "ephemeral"}},
+    ]
+    script = f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}"
+    messages = [*told(script), {"role": "assistant", "content": first.content}, {"role": "user", "content": results}]
+    second = client(front).messages.create(model="scripted", max_tokens=50, messages=messages, tools=[WEATHER])
+    assert [block.text for block in second.content if block.type == "text"] == ["Good."]
+    assert (second.usage.cache_read_input_tokens or 0) > 0
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
+def test_a_call_can_be_required(front: RunningFront, choice: Any) -> None:
+    message = ask(front, told(PARIS), tools=[WEATHER], tool_choice=choice)
+    assert [block.type for block in message.content] == ["tool_use"]
+
+
+def test_an_answer_goes_on_after_what_it_is_given(front: RunningFront) -> None:
+    message = ask(front, [*told("One, two, three"), {"role": "assistant", "content": "One, two"}])
+    assert [block.text for block in message.content if block.type == "text"] == [", three"]
+
+
+def test_stop_sequences_are_told(front: RunningFront) -> None:
+    message = ask(front, told("One. Two. Three."), stop_sequences=["Two"])
+    assert message.stop_reason == "stop_sequence"
+    assert message.stop_sequence == "Two"
+    assert [block.text for block in message.content if block.type == "text"] == ["One. "]
+
+
+def test_the_limit_is_told(front: RunningFront) -> None:
+    message = ask(front, told("One, two, three"), max_tokens=3)
+    assert message.stop_reason == "max_tokens"
+    assert message.usage.output_tokens == 3
+
+
+def test_tokens_are_counted_as_the_prompt_has_them(front: RunningFront) -> None:
+    messages, tools = told("x"), [WEATHER]
+    counted = client(front).messages.count_tokens(model="scripted", messages=messages, tools=tools).input_tokens
+    usage = ask(front, messages, tools=tools).usage
+    assert counted == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
+def test_what_changes_nothing_is_named(front: RunningFront) -> None:
+    body = {
+        "model": "scripted",
+        "max_tokens": 5,
+        "messages": told("x"),
+        "metadata": {"user_id": "me"},
+        "tools": [WEATHER, {"type": "web_search_20250305", "name": "web_search"}],
+        "some_beta": True,
+    }
+    response = httpx.post(f"{front.url}/v1/messages?beta=true", json=body)
+    assert response.status_code == 200
+    assert response.headers["X-Freetoken-Ignored"] == "metadata, some_beta, tools[1]"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
+        ({"system": 5}, "system"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].function.name"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+        ({"thinking": {"type": "perhaps"}}, "thinking.type"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"stop_sequences": [1]}, "stop_sequences"),
+    ],
+)
+def test_a_bad_member_is_named(front: RunningFront, change: dict[str, Any], said: str) -> None:
+    body = {"model": "scripted", "max_tokens": 5, "messages": told("x"), **change}
+    response = httpx.post(f"{front.url}/v1/messages", json=body)
+    assert response.status_code == 400
+    answer = response.json()
+    assert (answer["type"], answer["error"]["type"]) == ("error", "invalid_request_error")
+    assert answer["error"]["message"].startswith(f"{said}: ")
+
+
+def test_errors_are_those_of_the_client(front: RunningFront) -> None:
+    with pytest.raises(anthropic.NotFoundError):
+        client(front).messages.create(model="nobody", max_tokens=5, messages=told("x"))
+    with pytest.raises(anthropic.BadRequestError, match="leaves no room"):
+        client(front).messages.create(model="scripted", max_tokens=5, messages=told("x" * 70_000))
