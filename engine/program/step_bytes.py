@@ -69,13 +69,13 @@ def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> S
             dense += weights.dense[name] // (weights.rows[name] if op.kind == "embed" else 1)
             dense += weights.dense.get(name + ORDER, 0)
     experts = 0
-    per_position: list[tuple[int, int]] = []  # bytes a position, positions a window holds (0: all)
+    per_position: list[tuple[int, int]] = []  # bytes a position, how many are seen (0: all)
     for op in program.ops:
         if op.kind == "experts":
             experts += program.buffers[op.reads[1]].width * weights.records[int(op.attrs["layer"])]
         elif op.kind == "attention":
             cache = program.caches[int(op.attrs["cache"])]
-            per_position.append((cache.bytes_per_token(kv_value_bytes), int(op.attrs["window"])))
+            per_position.append((cache.bytes_per_token(kv_value_bytes), cache.reach))
 
     def kv(depth: int) -> int:
         return sum(size * (min(depth, window) if window else depth) for size, window in per_position)

@@ -21,7 +21,7 @@ def attention_tensors(mixer: Attention, hidden: int) -> Iterator[Wanted]:
     for name, present, width in (*biases, ("o", mixer.o_bias, hidden)):
         if present:
             yield vector(f"attn.{name}_bias", width)
-    if mixer.qk_norm != "none":
+    if mixer.qk_norm not in ("none", "unit_after"):
         yield vector("attn.q_norm", q_width if mixer.qk_norm == "full" else mixer.head_dim)
         yield vector("attn.k_norm", k_width if mixer.qk_norm == "full" else mixer.head_dim)
     if mixer.sinks:

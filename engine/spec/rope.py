@@ -54,8 +54,8 @@ class Llama3Scaling:
         require(self.factor > 0, f"a rope factor must be positive, not {self.factor}")
         require(self.original_context > 0, f"original_context must be positive, not {self.original_context}")
         require(
-            self.high_freq_factor > self.low_freq_factor > 0,
-            f"high_freq_factor ({self.high_freq_factor}) must be larger than low_freq_factor "
+            self.high_freq_factor >= self.low_freq_factor > 0,
+            f"high_freq_factor ({self.high_freq_factor}) must be at least low_freq_factor "
             f"({self.low_freq_factor}), and both positive",
         )
 
@@ -73,6 +73,20 @@ class LongScaling:
     def __post_init__(self) -> None:
         require(self.original_context > 0, f"original_context must be positive, not {self.original_context}")
         require(all(factor > 0 for factor in self.short_factors + self.long_factors), "rope factors must be positive")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Queries at position p are multiplied by `1 + rate * log(1 + floor((p + ahead) / every))` (Nakanishi 2025)."""
+
+    rate: float
+    every: int
+    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.rate > 0, f"the growth of queries must be positive, not {self.rate}")
+        require(self.every > 0, f"queries grow with every so many positions, not every {self.every}")
+        require(self.ahead >= 0, f"positions are counted from one that is there, not from {-self.ahead}")
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from engine.base.errors import CorruptFileError
 from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
-from engine.spec.rope import Rope
+from engine.spec.rope import Growth, Rope
 
 ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "relu2")
 LIMITED = ("clamped_silu", "limited_silu")  # activations that have a limit
-QK_NORMS = ("none", "head", "head_after", "full")
+QK_NORMS = ("none", "head", "head_after", "unit_after", "full")
 REMEDY = "Convert the model again, with this release."
 MOST_LAYERS, MOST_EXPERTS = 1024, 4096
 SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus")
@@ -47,7 +47,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Attention:
-    """Grouped-query attention."""
+    """Grouped-query attention. A norm called `unit_after` has no weights."""
 
     kind: ClassVar[str] = "attention"
     heads: int
@@ -55,7 +55,7 @@ class Attention:
     head_dim: int
     scale: float  # of the scores
     rope: Rope | None  # None: positions are not rotated
-    qk_norm: str = "none"  # "head": every head alone, "head_after": after rope, "full": all heads of a token together
+    qk_norm: str = "none"  # "head": every head alone, "full": all of a token; behind rope "head_after", "unit_after"
     q_bias: bool = False
     k_bias: bool = False
     v_bias: bool = False
@@ -67,6 +67,7 @@ class Attention:
     chunk: int = 0  # a token sees nothing before the last multiple of it, and all after; 0: no such border
     v_dim: int = 0  # of a value head; 0: head_dim
     value_scale: float = 1.0  # values are multiplied by it
+    growth: Growth | None = None  # of queries, at last
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
@@ -189,7 +190,8 @@ class Moe:
     """A router, its experts, and perhaps shared ones beside them.
 
     With `latent` the routed experts see so many values, which one projection makes of the hidden state and another
-    turns back into it; 0: they see the hidden state.
+    turns back into it; 0: they see the hidden state. With `scaled_input` the router's weight multiplies what the one
+    chosen expert sees and not what it says.
     """
 
     kind: ClassVar[str] = "moe"
@@ -197,10 +199,12 @@ class Moe:
     experts: Experts
     shared: Shared | None = None
     latent: int = 0
+    scaled_input: bool = False
 
     def __post_init__(self) -> None:
         router, count = self.router, self.experts.count
         require(self.latent >= 0, f"experts cannot see {self.latent} values")
+        require(not self.scaled_input or router.top_k == 1, "only one expert a token can see a scaled input")
         require(count % router.groups == 0, f"{count} experts cannot form {router.groups} equal groups")
         reach = count // router.groups * router.top_groups
         require(router.top_k <= reach, f"a token cannot choose {router.top_k} of {reach} experts")

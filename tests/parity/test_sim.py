@@ -37,6 +37,7 @@ FEW = (  # one a mixer, router, activation or form of experts
     "deepseek_v3-odd-biased",
     "deepseek_v3-groups-yarn",
     "gpt_oss-odd",
+    "llama4-odd-wrapped",
     "qwen3_next-odd-mixed-layers",
     "qwen3_5_moe-odd-wrapped",
     "kimi_linear-odd-groups",

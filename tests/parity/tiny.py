@@ -45,8 +45,10 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
     model.save_pretrained(folder)
     if case.fused:
         fuse_experts(folder / "model.safetensors")
-    if case.wrapped:
-        wrap(folder)
+    if case.apart:
+        part_experts(folder / "model.safetensors")
+    if case.wrapped or case.prefix:
+        wrap(folder, case.prefix)
     return model
 
 
@@ -100,10 +102,16 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
     return Truth(tuple(prompt[0].tolist()), tuple(states), logits, greedy)
 
 
-def wrap(folder: Path) -> None:
-    """Rewrite a checkpoint as part of a model that also sees and guesses a token ahead, as some are published."""
+def wrap(folder: Path, prefix: str = "") -> None:
+    """Rewrite a checkpoint as part of a model that also sees and guesses a token ahead, as some are published.
+
+    All of it lies under `prefix`; without one the decoder lies in `model.language_model`.
+    """
     weights, config = folder / "model.safetensors", folder / "config.json"
-    tensors = {name.replace("model.", "model.language_model.", 1): each for name, each in load_file(weights).items()}
+    tensors = {
+        prefix + name if prefix else name.replace("model.", "model.language_model.", 1): each
+        for name, each in load_file(weights).items()
+    }
     extra = torch.zeros(4, 4)
     save_file({**tensors, "model.visual.blocks.0.attn.qkv.weight": extra, "mtp.fc.weight": extra.clone()}, weights)
     text = json.loads(config.read_text())
@@ -123,4 +131,18 @@ def fuse_experts(path: Path) -> None:
         stacked = {kind: torch.stack([part[i] for i in sorted(part)]) for kind, part in parts.items()}
         tensors[f"{prefix}.gate_up_proj"] = torch.cat([stacked["gate"], stacked["up"]], 1)
         tensors[f"{prefix}.down_proj"] = stacked["down"].contiguous()
+    save_file(tensors, path)
+
+
+def part_experts(path: Path) -> None:
+    """Rewrite a checkpoint that has all experts of a layer in one tensor, turned over or not, as one that has not."""
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(".experts.gate_up_proj")]:
+        prefix = name.removesuffix("gate_up_proj")
+        both, down = tensors.pop(name), tensors.pop(f"{prefix}down_proj")
+        if both.shape[2] == 2 * down.shape[1]:  # [in, out]
+            both, down = both.transpose(1, 2), down.transpose(1, 2)
+        for kind, stacked in zip(("gate", "up", "down"), (*both.chunk(2, 1), down), strict=True):
+            for expert, matrix in enumerate(stacked):
+                tensors[f"{prefix}{expert}.{kind}_proj.weight"] = matrix.contiguous()
     save_file(tensors, path)

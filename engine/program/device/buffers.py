@@ -92,11 +92,12 @@ class DeviceBuffers:
 def routed(program: Program) -> set[str]:
     """What `route` writes. Where that is a view, it shares storage with what is not alive meanwhile, and needs not.
 
-    Raises UnsupportedError where anything but `experts` reads it.
+    Raises UnsupportedError where anything but `experts` reads ids, or anything writes what a router does.
     """
     names = {name for op in program.ops if op.kind == "route" for name in op.writes}
+    ids = {name for name in names if program.buffers[name].dtype == "i32"}
     for op in program.ops:
-        if op.kind not in ("route", "experts") and names.intersection((*op.reads, *op.writes)):
+        if op.kind not in ("route", "experts") and (ids.intersection(op.reads) or names.intersection(op.writes)):
             raise UnsupportedError(f"On a device an operation {op.kind} cannot use what the router writes.")
     return names
 

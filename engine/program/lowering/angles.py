@@ -35,7 +35,7 @@ def rope_table(rope: Rope, context: int) -> RopeTable:
 def _llama3(frequencies: Doubles, scaling: Llama3Scaling) -> Doubles:
     """Turns in the original context say how slow a frequency is: below `low` divided, above `high` kept."""
     turns = scaling.original_context * frequencies / (2 * math.pi)
-    span = scaling.high_freq_factor - scaling.low_freq_factor
+    span = max(scaling.high_freq_factor - scaling.low_freq_factor, 1e-12)  # of nothing: a step
     kept = np.clip((turns - scaling.low_freq_factor) / span, 0.0, 1.0)
     blended: Doubles = (1 - kept) * frequencies / scaling.factor + kept * frequencies
     return blended

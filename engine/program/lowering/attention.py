@@ -19,8 +19,10 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     if mixer.rope is not None:
         build.rope(q, mixer.rope, heads=mixer.heads, stride=mixer.head_dim, offset=0)
         build.rope(k, mixer.rope, heads=mixer.kv_heads, stride=mixer.head_dim, offset=0)
-    if mixer.qk_norm == "head_after":
+    if mixer.qk_norm in ("head_after", "unit_after"):
         _qk_norm(build, mixer, q, k)
+    if mixer.growth is not None:
+        build.grow(q, mixer.growth, heads=mixer.heads, stride=mixer.head_dim)
     build.op(
         "attention",
         (q, k, v),
@@ -54,9 +56,9 @@ def _projections(
 
 
 def _qk_norm(build: Build, mixer: Attention, q: str, k: str) -> None:
-    whole = mixer.qk_norm == "full"
-    build.norm(q, q, "attn.q_norm", group=mixer.heads * mixer.head_dim if whole else mixer.head_dim)
-    build.norm(k, k, "attn.k_norm", group=mixer.kv_heads * mixer.head_dim if whole else mixer.head_dim)
+    for buffer, key, heads in ((q, "attn.q_norm", mixer.heads), (k, "attn.k_norm", mixer.kv_heads)):
+        group = heads * mixer.head_dim if mixer.qk_norm == "full" else mixer.head_dim
+        build.norm(buffer, buffer, "" if mixer.qk_norm == "unit_after" else key, group=group)
 
 
 def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, target: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.program.ir import Attr, Buffer, Cache, Op, RopeTable, State
 from engine.program.lowering.angles import rope_table
-from engine.spec.rope import Rope
+from engine.spec.rope import Growth, Rope
 from engine.spec.schema import Spec
 from engine.spec.wanted import tensor_name
 
@@ -27,8 +27,10 @@ class Build:
     states: list[State] = field(default_factory=list)
 
     def norm(self, source: str, target: str, key: str, group: int = 0, eps: float = 0.0) -> None:
+        """A norm by the root mean square of every `group` values; 0: of all together. Key "": without weights."""
         group = group or self.buffers[target].width
-        self.op("rms_norm", (source,), (target,), (self.weight(key),), eps=eps or self.spec.norm_eps, group=group)
+        weight = self.weight(key) if key else ""
+        self.op("rms_norm", (source,), (target,), (weight,), eps=eps or self.spec.norm_eps, group=group)
 
     def linears(
         self, source: str, outputs: dict[str, str], biases: dict[str, bool] | None = None, scale: float = 1.0
@@ -57,12 +59,19 @@ class Build:
         )
 
     def rope(self, buffer: str, rope: Rope, heads: int, stride: int, offset: int) -> None:
-        table = rope_table(rope, self.context)
+        self._rotate(buffer, rope_table(rope, self.context), heads, stride, offset, rope.pairs)
+
+    def grow(self, buffer: str, growth: Growth, heads: int, stride: int) -> None:
+        """Every head multiplied by a factor that grows with the position: a rotation by nothing."""
+        still = RopeTable((0.0,) * (stride // 2), 1.0, growth.rate, growth.every, growth.ahead)
+        self._rotate(buffer, still, heads, stride, 0, False)
+
+    def _rotate(self, buffer: str, table: RopeTable, heads: int, stride: int, offset: int, pairs: bool) -> None:
         if table not in self.ropes:
             self.ropes.append(table)
-        index = self.ropes.index(table)
-        attrs = {"heads": heads, "stride": stride, "offset": offset, "dim": rope.dim, "pairs": rope.pairs}
-        self.op("rope", (buffer,), (buffer,), **attrs, table=index)
+        dim = 2 * len(table.inv_freq)
+        attrs = {"heads": heads, "stride": stride, "offset": offset, "dim": dim, "pairs": pairs}
+        self.op("rope", (buffer,), (buffer,), **attrs, table=self.ropes.index(table))
 
     def cache(self, cache: Cache) -> int:
         self.caches.append(cache)

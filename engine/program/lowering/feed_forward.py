@@ -36,7 +36,12 @@ def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
         seen, made = build.buffer("latent", moe.latent), build.buffer("latent_part", moe.latent)
         build.linears(source, {seen: "latent_in"})
     attrs = {"layer": build.moe_layers, **_activation(moe.experts.activation)}
-    build.op("experts", (seen, ids, weights), (made,), **attrs)
+    if moe.scaled_input:
+        scaled = build.buffer("scaled", build.buffers[seen].width)
+        build.op("gate", (seen, weights), (scaled,), activation="none")
+        build.op("experts", (scaled, ids), (made,), **attrs)
+    else:
+        build.op("experts", (seen, ids, weights), (made,), **attrs)
     build.moe_layers += 1
     if moe.latent:
         build.linears(made, {target: "latent_out"})

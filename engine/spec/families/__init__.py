@@ -17,6 +17,7 @@ from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
+from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
 from engine.spec.families.record import Family
 from engine.spec.families.sigmoid_routed import SIGMOID_ROUTED_FAMILIES
@@ -38,10 +39,10 @@ FAMILIES: Mapping[str, Family] = {
         *SIGMOID_ROUTED_FAMILIES,
         *ERNIE_FAMILIES,
         *LOCAL_FAMILIES,
+        LLAMA4,
     )
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}
-HEAD = "lm_head.weight"
 
 
 def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:
@@ -52,7 +53,8 @@ def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:
     """
     spec = spec_from_config(config)
     promised = any(part.get("tie_word_embeddings") is False for part in (config, _decoder(config).data))
-    spec = replace(spec, tied_head=HEAD not in tensors and not promised)
+    heads = [source.tensor(-1, -1) for source in find_family(config).names.holding("head")]
+    spec = replace(spec, tied_head=not promised and not any(name in tensors for name in heads))
     return spec, layout(spec, tensors)
 
 

@@ -11,12 +11,15 @@ from engine.spec.families.config import Config, key
 from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
 from engine.spec.families.positions import context_length, read_rope, yarn_score_scale
 from engine.spec.families.record import (
+    FULL,
     LAYER_TYPES,
+    SLIDING,
     SLIDING_ALL,
     SLIDING_LATE,
     SLIDING_MOST,
     AttentionRule,
     Family,
+    GrowthRule,
     LatentRule,
     MoeRule,
     Part,
@@ -26,7 +29,7 @@ from engine.spec.families.record import (
 )
 from engine.spec.families.recurrent import offset_of, recurrent_layers, recurrent_mixer
 from engine.spec.families.single_part import parts_of_layers
-from engine.spec.rope import Rope
+from engine.spec.rope import Growth, Rope
 from engine.spec.schema import (
     MOST_LAYERS,
     Activation,
@@ -44,7 +47,6 @@ from engine.spec.schema import (
 
 LAYERS = key("num_hidden_layers")
 HIDDEN = key("hidden_size")
-SLIDING, FULL = "sliding_attention", "full_attention"
 DENSE, SPARSE = "dense", "sparse"
 
 
@@ -125,6 +127,8 @@ def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> li
     window = rule.window if isinstance(rule, AttentionRule) else None
     size = _window(window, config) if window and config.flag(window.enabled) else 0
     types = config.texts(LAYER_TYPES)
+    if window is not None and config.integers(window.marked):
+        return _marked_windows(window, types, size, config, count)
     if types:
         return _typed_windows(types, window, size, config, count)
     if window is None or window.layers == SLIDING_ALL:
@@ -142,6 +146,16 @@ def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> li
 def _window(rule: WindowRule, config: Config) -> int:
     before = config.integer(rule.before)
     return before + 1 if before else config.integer(rule.size)
+
+
+def _marked_windows(rule: WindowRule, types: tuple[str, ...], size: int, config: Config, count: int) -> list[int]:
+    marks = config.integers(rule.marked)[:count]
+    if len(marks) != count:
+        raise miscounted_layers(len(marks), count, config)
+    name = rule.name if config.has(rule.size) else FULL
+    if types and types != tuple(name if mark else FULL for mark in marks):
+        raise UnsupportedError(f"{config.where} has layer_types that go against {rule.marked.names[0]}.", OTHER_MODEL)
+    return [size if mark else 0 for mark in marks]
 
 
 def _typed_windows(types: tuple[str, ...], rule: WindowRule | None, size: int, config: Config, count: int) -> list[int]:
@@ -165,6 +179,9 @@ def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
         known = len(types) == count and set(types) <= {DENSE, SPARSE}
         require(known, f"{config.where} must call each of {count} layers {DENSE} or {SPARSE}, not {shortened(types)}")
         return [name == SPARSE for name in types]
+    numbers = config.integers(rule.layers)
+    if numbers:
+        return [layer in numbers for layer in range(count)]
     first, step = config.integer(rule.first_dense), config.integer(rule.step)
     require_positive(decoder_sparse_step=step)
     offset, dense = offset_of(rule.offset, step, config), config.integers(rule.dense_layers)
@@ -187,6 +204,7 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
     head_dim = config.integer(rule.head_dim) or config.integer(HIDDEN) // heads
     require_positive(head_dim=head_dim)
     qkv_bias = config.flag(rule.qkv_bias)
+    chunked = rule.window is not None and rule.window.chunked
     return Attention(
         heads=heads,
         kv_heads=config.integer(rule.kv_heads) or heads,
@@ -199,11 +217,19 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         v_bias=qkv_bias,
         o_bias=config.flag(rule.o_bias),
         sinks=config.flag(rule.sinks),
-        window=window,
+        window=0 if chunked else window,
+        chunk=window if chunked else 0,
         gated=rule.gated,
         v_dim=config.integer(rule.v_dim),
         value_scale=config.number(rule.value_scale),
+        growth=_growth(rule.growth, config),
     )
+
+
+def _growth(rule: GrowthRule | None, config: Config) -> Growth | None:
+    if rule is None or not config.is_set(rule.enabled):
+        return None
+    return Growth(config.number(rule.rate), config.integer(rule.every), rule.ahead)
 
 
 def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
@@ -247,7 +273,7 @@ def _experts(family: Family, config: Config) -> Moe:
         alpha, limit = config.number(rule.clamped.alpha), config.number(rule.clamped.limit)
         activation = Activation("clamped_silu", alpha, limit)
     experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
-    return Moe(_router(rule, config), experts, _shared(rule, config), config.integer(rule.latent))
+    return Moe(_router(rule, config), experts, _shared(rule, config), config.integer(rule.latent), rule.scaled_input)
 
 
 def _router(rule: MoeRule, config: Config) -> Router:

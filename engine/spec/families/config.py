@@ -85,6 +85,11 @@ class Config:
             raise self._wrong(wanted, "true or false", value)
         return value
 
+    def is_set(self, wanted: Key | bool) -> bool:
+        """A flag that some write as a number, which sets it unless it is 0."""
+        value = self.raw(wanted)
+        return value if isinstance(value, bool) else self.integer(wanted) != 0
+
     def text(self, wanted: Key | str) -> str:
         value = self.raw(wanted)
         if not isinstance(value, str):

@@ -27,6 +27,7 @@ NO_LAYERS = Key((), ())
 LAYER_TYPES = key("layer_types", default=())
 NORM_EPS = key("rms_norm_eps", default=1e-6)
 
+SLIDING, FULL = "sliding_attention", "full_attention"
 SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN, SLIDING_MOST = "all", "late", "even", "most"
 
 
@@ -56,6 +57,9 @@ class WindowRule:
     `typed`: a list `layer_types` decides, layer by layer. Without it `layers` does: all of them, the late ones (from
     `max_window_layers` on), the even ones (the first, the third and so on), or most: all but the last of every
     `interval`. `before`, where it is there, counts the tokens without the one that attends, and wins over `size`.
+
+    With `chunked` the size is that of chunks, which no token sees beyond. A list `marked` of ones, and of zeros where a
+    layer sees everything, wins over all of this; `name` is what `layer_types` calls the others.
     """
 
     size: Key = WINDOW
@@ -64,6 +68,19 @@ class WindowRule:
     layers: str = SLIDING_ALL
     interval: Key | int = 0
     before: Key | int = 0
+    chunked: bool = False
+    marked: Key = NO_LAYERS
+    name: str = SLIDING
+
+
+@dataclass(frozen=True)
+class GrowthRule:
+    """Queries that grow with the position, as `engine.spec.rope.Growth` has it, where they are `enabled` to."""
+
+    rate: Key
+    every: Key
+    ahead: int = 0
+    enabled: Key | bool = True
 
 
 @dataclass(frozen=True)
@@ -88,6 +105,7 @@ class AttentionRule:
     rope: RopeRule | None = RopeRule()
     window: WindowRule | None = None
     gated: bool = False
+    growth: GrowthRule | None = None
 
 
 @dataclass(frozen=True)
@@ -194,9 +212,10 @@ class ActivationRule:
 class MoeRule:
     """Routed experts.
 
-    A layer has them if a list `types` calls it sparse. Without such a list it must not be among the first
-    `first_dense` nor come after `last` (-1: the last of all), it must be the last of every `step`, or the one after
-    `offset` others, and it must not be listed in `dense_layers`. A model of fewer than `fewest` has none at all.
+    A layer has them if a list `types` calls it sparse, or a list `layers` names its number. Without such a list it must
+    not be among the first `first_dense` nor come after `last` (-1: the last of all), it must be the last of every
+    `step`, or the one after `offset` others, and it must not be listed in `dense_layers`. A model of fewer than
+    `fewest` has none at all.
     """
 
     count: Key
@@ -211,6 +230,7 @@ class MoeRule:
     expert_bias: bool = False
     shared: SharedRule | None = None
     latent: Key | int = 0
+    scaled_input: bool = False
     clamped: ActivationRule | None = None
     first_dense: Key | int = 0
     last: Key | int = -1
@@ -219,6 +239,7 @@ class MoeRule:
     fewest: int = 1
     dense_layers: Key = NO_LAYERS
     types: Key = NO_LAYERS
+    layers: Key = NO_LAYERS
 
 
 @dataclass(frozen=True)

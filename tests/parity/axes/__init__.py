@@ -1,10 +1,11 @@
 """Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
 
-from . import general, linear, plain
+from . import general, linear, llama4, plain
 
 SPEC_CHANGES = {
     **general.SPEC_CHANGES,
     **linear.SPEC_CHANGES,
+    **llama4.SPEC_CHANGES,
     **plain.SPEC_CHANGES,
 }
 DENSE_CHANGES = {

@@ -125,7 +125,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "window - 1": attention(lambda mixer: _window(mixer, -1)),
     "window's layer": _one_layer_unwindowed,
     "dense biases": lambda spec: ffns(spec, Dense, lambda dense: replace(dense, bias=False)),
-    "top k": moe(lambda moe: replace(moe, router=replace(moe.router, top_k=moe.router.top_k - 1))),
+    "top k": moe(lambda moe: replace(moe, router=replace(moe.router, top_k=max(1, moe.router.top_k - 1)))),
     "router normalises": moe(
         lambda moe: (
             moe

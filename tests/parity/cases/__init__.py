@@ -4,6 +4,7 @@ from .case import Case
 from .dense import DENSE_CASES
 from .latent import LATENT_CASES
 from .linear import LINEAR_CASES
+from .llama4 import LLAMA4_CASES
 from .plain import PLAIN_CASES
 from .quantised import QUANTISED_CASES
 from .recurrent import RECURRENT_CASES
@@ -16,6 +17,7 @@ CASES: tuple[Case, ...] = (
     *RECURRENT_CASES,
     *LINEAR_CASES,
     *PLAIN_CASES,
+    *LLAMA4_CASES,
 )
 
 __all__ = ["CASES", "QUANTISED_CASES", "Case"]

@@ -14,8 +14,8 @@ from typing import Any
 class Case:
     """A model: `family` is the model_type, `settings` go to transformers' configuration class.
 
-    Checkpoints that transformers would not write are described by `fused`, experts of a layer in one tensor, and
-    `wrapped`, the decoder being one part of several.
+    Checkpoints that transformers would not write are described by `fused`, experts of a layer in one tensor, `apart`,
+    one an expert, and `wrapped`, the decoder being one part of several; with `prefix` all of it lies under that one.
     """
 
     name: str
@@ -23,7 +23,9 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     fused: bool = False
+    apart: bool = False
     wrapped: bool = False
+    prefix: str = ""
 
 
 COMMON = {
