@@ -6,6 +6,7 @@ TORCH_INDEX ?=
 CONSTRAINTS ?= tests/constraints.txt
 VENV        ?= .venv
 BUILD       ?= build
+FAMILY      ?=
 PEERS_VENV  ?= $(BUILD)/peers-venv
 GPU_EXTRA   ?= cuda12
 CANDIDATES   = python3 python3.13 python3.12 python3.11 python3.14 python
@@ -43,8 +44,12 @@ test: $(STAMPS)/test  ## the default tests (ARGS= for pytest)
 test-all: $(STAMPS)/test  ## every test, the long ones too
 	$(BIN)/python -m pytest $(ARGS)
 
-parity: $(STAMPS)/test  ## our executors against transformers
-	$(BIN)/python -m pytest tests/parity $(ARGS)
+parity: $(STAMPS)/test  ## our executors against transformers; FAMILY= prints how near one is, layer by layer
+ifeq ($(FAMILY),)
+	$(BIN)/python -m pytest tests/parity --numprocesses=$(JOBS) --dist=loadgroup $(ARGS)
+else
+	$(BIN)/python -m tests.parity $(FAMILY)
+endif
 
 lint: $(STAMPS)/test  ## style, types, the direction of imports, the length of files
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,16 @@ from .prepare import Prepared, prepare, prepare_quantised
 
 Models = Callable[[str], Prepared]
 QuantisedModels = Callable[[str, str], Prepared]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the work, one has all tests of a model, which is built once."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+            model = params.get("name") or "-".join(str(params[key]) for key in ("family", "codec") if key in params)
+            item.add_marker(pytest.mark.xdist_group(model or item.path.stem))
 
 
 @pytest.fixture(scope="session", autouse=True)

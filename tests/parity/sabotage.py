@@ -93,16 +93,22 @@ def _has(spec: Spec, key: str) -> bool:
     return any(wanted.key == key for layer in range(len(spec.layers)) for wanted in layer_tensors(spec, layer))
 
 
+def has_axis(axis: str, spec: Spec) -> bool:
+    """Whether a model has what the axis changes."""
+    if axis in SPEC_CHANGES:
+        return SPEC_CHANGES[axis](spec) is not None
+    return _has(spec, DENSE_CHANGES[axis][0]) if axis in DENSE_CHANGES else WEIGHT_CHANGES[axis].applies(spec)
+
+
 def sabotaged(axis: str, spec: Spec, weights: Weights) -> tuple[Spec, Weights] | None:
     """The spec and weights with the axis changed; None where the model does not have it."""
+    if not has_axis(axis, spec):
+        return None
     if axis in SPEC_CHANGES:
-        changed = SPEC_CHANGES[axis](spec)
-        return None if changed is None else (changed, weights)
+        return SPEC_CHANGES[axis](spec) or spec, weights
     if axis in DENSE_CHANGES:
-        key, values = DENSE_CHANGES[axis]
-        return (spec, ChangedDense(weights, key, values)) if _has(spec, key) else None
-    change = WEIGHT_CHANGES[axis]
-    return (spec, ChangedExperts(weights, change.change)) if change.applies(spec) else None
+        return spec, ChangedDense(weights, *DENSE_CHANGES[axis])
+    return spec, ChangedExperts(weights, WEIGHT_CHANGES[axis].change)
 
 
 AXES = (*SPEC_CHANGES, *DENSE_CHANGES, *WEIGHT_CHANGES)

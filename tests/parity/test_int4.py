@@ -17,10 +17,11 @@ from engine.spec.layout import ORDER
 from .cases import QUANTISED_CASES
 from .check import TOLERANCE, agrees, differences, greedy, in_chunks, truth_of
 from .codecs_numpy import pack_for_conversion
+from .device import on_device, ordered
 from .int4_vendors import INT4
 from .layout_weights import LayoutWeights
 from .prepare import Prepared, native, no_tokenizer
-from .test_sim import assert_all_three_worked, assert_same_in_chunks, on_device, ordered
+from .test_sim import assert_all_three_worked, assert_same_in_chunks
 from .tiny import build, open_truth
 from .vendors import quantise_folder
 
@@ -99,7 +100,7 @@ def test_a_device_has_the_bits_of_the_native_executor(int4_models: Int4Models, n
     """Dense products follow the orders there; experts, whose gate and up read in orders of their own, are the CPU's."""
     model = int4_models(name)
     assert ordered(model.ftw, 0)
-    with on_device(model) as executor:
+    with on_device(model.ftw) as executor:
         assert_same_in_chunks(executor, model)
         assert_all_three_worked(executor, model)
 

@@ -11,37 +11,33 @@ from engine import _native
 from engine.files.conversion.convert import convert
 from engine.files.ftw.opening import open_model
 
-from .cases import CASES
 from .check import TOLERANCE, Floats, agrees, differences, greedy, in_chunks, resumed, truth_of
 from .conftest import Models, QuantisedModels
 from .prepare import native, no_tokenizer, reference
+from .report import QUANTISED_TOLERANCE
 from .sabotage import SPEC_CHANGES
+from .sample import EVERY_CASE, first_with
 from .test_quantised import EACH
-
-NAMES = [case.name for case in CASES]
-# A hidden state's distance from the dequantised twin's, as a share of the largest value: activations are rounded to
-# 16 bits a block, 1.5e-5 of a block's largest value, a few times a layer. Measured: up to 1.8e-4.
-QUANTISED_TOLERANCE = 5e-4
 
 
 def assert_same_bits(ours: Floats, theirs: Floats) -> None:
     np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_hidden_states_and_logits_are_those_of_transformers(models: Models, name: str) -> None:
     model = models(name)
     worst = max(differences(native(model.ftw), model.truth), key=lambda found: found.share)
     assert worst.share <= TOLERANCE, worst
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_greedy_tokens_are_those_of_transformers(models: Models, name: str) -> None:
     model = models(name)
     assert greedy(native(model.ftw), model.truth) == model.truth.greedy
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_chunks_and_single_tokens_give_the_bits_of_the_whole_prompt(models: Models, name: str) -> None:
     model = models(name)
     executor = native(model.ftw)
@@ -50,7 +46,7 @@ def test_chunks_and_single_tokens_give_the_bits_of_the_whole_prompt(models: Mode
         assert_same_bits(in_chunks(executor, model.truth.prompt, sizes), whole)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_a_prompt_that_goes_on_from_a_saved_state_has_the_bits_of_the_whole_prompt(models: Models, name: str) -> None:
     model = models(name)
     whole = in_chunks(native(model.ftw), model.truth.prompt, [len(model.truth.prompt)])
@@ -59,7 +55,7 @@ def test_a_prompt_that_goes_on_from_a_saved_state_has_the_bits_of_the_whole_prom
             assert_same_bits(logits, whole[at:])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_threads_instruction_sets_and_pages_do_not_change_a_bit(models: Models, name: str) -> None:
     model = models(name)
     whole = in_chunks(native(model.ftw), model.truth.prompt, [len(model.truth.prompt)])
@@ -67,18 +63,15 @@ def test_threads_instruction_sets_and_pages_do_not_change_a_bit(models: Models, 
         assert_same_bits(in_chunks(native(model.ftw, **settings), model.truth.prompt, [20]), whole)
 
 
-@pytest.mark.parametrize("axis", SPEC_CHANGES)
-def test_a_change_on_every_axis_is_noticed_and_followed(models: Models, axis: str) -> None:
-    """On the first model that has the axis: no longer what transformers says, but still what the reference says."""
-    for name in NAMES:
-        model = models(name)
-        changed = SPEC_CHANGES[axis](model.spec)
-        if changed is not None:
-            executor = native(model.ftw, changed)
-            assert not agrees(executor, model.truth), f"{axis} of {name}"
-            assert agrees(executor, truth_of(reference(changed, model.ftw_weights), model.truth)), f"{axis} of {name}"
-            return
-    pytest.fail(f"no model has the axis {axis}")
+@pytest.mark.parametrize(("axis", "name"), [(axis, first_with(axis)) for axis in SPEC_CHANGES])
+def test_a_change_on_every_axis_is_noticed_and_followed(models: Models, axis: str, name: str) -> None:
+    """No longer what transformers says, but still what the reference says."""
+    model = models(name)
+    changed = SPEC_CHANGES[axis](model.spec)
+    assert changed is not None
+    executor = native(model.ftw, changed)
+    assert not agrees(executor, model.truth)
+    assert agrees(executor, truth_of(reference(changed, model.ftw_weights), model.truth))
 
 
 # --- integer codecs

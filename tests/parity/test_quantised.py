@@ -10,7 +10,10 @@ from engine.spec.families import FAMILIES
 from .check import TOLERANCE, differences, greedy
 from .conftest import QuantisedModels
 
-EACH = [(family.name, codec) for family in FAMILIES.values() for codec in family.tested if codec != "f32"]
+PAIRS = [(family.name, codec) for family in FAMILIES.values() for codec in family.tested if codec != "f32"]
+FIRST = {codec: family for family, codec in reversed(PAIRS)}
+EACH = [pytest.param(*pair, marks=() if FIRST[pair[1]] == pair[0] else pytest.mark.long) for pair in PAIRS]
+"""Every codec of every family; the default tests have each codec once."""
 
 
 @pytest.mark.parametrize(("family", "codec"), EACH)

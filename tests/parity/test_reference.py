@@ -12,8 +12,7 @@ from .check import TOLERANCE, agrees, differences, greedy, in_chunks, resumed
 from .conftest import Models
 from .prepare import reference
 from .sabotage import AXES, sabotaged
-
-NAMES = [case.name for case in CASES]
+from .sample import EVERY_CASE, first_with
 
 
 def test_families_that_call_themselves_tested_have_a_case() -> None:
@@ -21,20 +20,20 @@ def test_families_that_call_themselves_tested_have_a_case() -> None:
     assert {family.name for family in FAMILIES.values() if "f32" in family.tested} == covered
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_hidden_states_and_logits_are_those_of_transformers(models: Models, name: str) -> None:
     model = models(name)
     worst = max(differences(model.reference(), model.truth), key=lambda found: found.share)
     assert worst.share <= TOLERANCE, worst
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_greedy_tokens_are_those_of_transformers(models: Models, name: str) -> None:
     model = models(name)
     assert greedy(model.reference(), model.truth) == model.truth.greedy
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(models: Models, name: str) -> None:
     model = models(name)
     executor = model.reference()
@@ -43,7 +42,7 @@ def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(models: Mo
         assert np.abs(logits - model.truth.logits).max() <= TOLERANCE * np.abs(model.truth.logits).max()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_a_prompt_goes_on_from_a_saved_state(models: Models, name: str) -> None:
     model = models(name)
     for at in (16, 32):
@@ -52,7 +51,7 @@ def test_a_prompt_goes_on_from_a_saved_state(models: Models, name: str) -> None:
             assert np.abs(logits - expected).max() <= TOLERANCE * np.abs(model.truth.logits).max()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY_CASE)
 def test_conversion_keeps_every_bit(models: Models, name: str) -> None:
     model = models(name)
     for tensor in model.ftw.dense:
@@ -65,20 +64,16 @@ def test_conversion_keeps_every_bit(models: Models, name: str) -> None:
                 np.testing.assert_array_equal(ours[tensor], theirs[tensor], err_msg=f"{layer}.{expert}.{tensor}")
 
 
-@pytest.mark.parametrize("axis", AXES)
-def test_a_change_on_every_axis_is_noticed(models: Models, axis: str) -> None:
-    """On the first model that has the axis."""
-    for name in NAMES:
-        model = models(name)
-        changed = sabotaged(axis, model.spec, model.ftw_weights)
-        if changed is not None:
-            assert not agrees(reference(*changed), model.truth), f"{axis} of {name}"
-            return
-    pytest.fail(f"no model has the axis {axis}")
+@pytest.mark.parametrize(("axis", "name"), [(axis, first_with(axis)) for axis in AXES])
+def test_a_change_on_every_axis_is_noticed(models: Models, axis: str, name: str) -> None:
+    model = models(name)
+    changed = sabotaged(axis, model.spec, model.ftw_weights)
+    assert changed is not None
+    assert not agrees(reference(*changed), model.truth)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [case.name for case in CASES])
 def test_a_change_on_any_axis_of_any_model_is_noticed(models: Models, name: str) -> None:
     model = models(name)
     for axis in AXES:

@@ -26,12 +26,12 @@ from tests.unit.test_scheduler_engine import Front
 
 from .conftest import Models
 from .prepare import Prepared
-from .test_sim import RECURRENT
+from .test_sim import STATEFUL
 
 MEMORY = 256 << 20
 KV = KvBudget(tokens=512)
 ALL_WINDOWS = ("mistral-window", "mixtral-odd-window")  # whose pages hold nothing
-NAMES = (*RECURRENT, "gpt_oss-odd", *ALL_WINDOWS)  # the last three have window pages and no states
+NAMES = (*STATEFUL, "gpt_oss-odd", *ALL_WINDOWS)  # the last three have window pages and no states
 
 
 def config(model: Prepared, device: str, **settings: Any) -> WorkerConfig:

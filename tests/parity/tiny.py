@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,8 +40,7 @@ def build(case: Case, folder: Path) -> Truth:
 def save(case: Case, folder: Path) -> torch.nn.Module:
     """Make the case's model and save it to `folder` as a checkpoint."""
     transformers.utils.logging.disable_progress_bar()
-    config = AutoConfig.for_model(case.family, **{**COMMON, **case.settings})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model = AutoModelForCausalLM.from_config(configuration(case), attn_implementation="eager").float().eval()
     randomise(model, case.seed)
     model.save_pretrained(folder)
     if case.fused:
@@ -50,6 +50,16 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
     if case.wrapped or case.prefix:
         wrap(folder, case.prefix)
     return model
+
+
+def configuration(case: Case) -> transformers.PreTrainedConfig:
+    """What transformers makes the case's model from."""
+    return AutoConfig.for_model(case.family, **{**COMMON, **case.settings})
+
+
+def config_of(case: Case) -> dict[str, Any]:
+    """The config.json that the case's model is saved with, what describes the decoder."""
+    return json.loads(configuration(case).to_json_string())
 
 
 def open_truth(folder: Path, seed: int = 0) -> Truth:

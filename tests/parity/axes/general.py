@@ -10,8 +10,8 @@ import numpy as np
 
 from engine.program.weights import Floats
 from engine.spec.recurrent import DeltaNet, Mamba2, ShortConv
-from engine.spec.rope import Rope, YarnScaling
-from engine.spec.schema import Attention, Dense, LatentAttention, Moe, Spec
+from engine.spec.rope import LongScaling, Rope, YarnScaling
+from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Spec
 
 from .changes import Change, any_mixer, attention, delta, ffns, latent, mixers, moe, rope, router, state_space
 
@@ -59,6 +59,27 @@ def _window(mixer: Attention, by: int) -> Attention:
     return replace(mixer, window=mixer.window + by) if mixer.window else mixer
 
 
+def _no_key_bias(mixer: Attention) -> Attention:
+    """Without rope a bias of all keys moves all scores of a query alike, and no softmax without sinks sees that."""
+    return replace(mixer, k_bias=False) if mixer.rope or mixer.sinks else mixer
+
+
+def _other_side(scaling: Any) -> Any:
+    """The factors of contexts on the other side of the one that was trained for."""
+    if not isinstance(scaling, LongScaling):
+        return scaling
+    return replace(scaling, original_context=8 if scaling.original_context > 8 else 4096)
+
+
+def _other_activation(moe: Moe) -> Moe:
+    """Among those with a gate and without one."""
+    if not moe.experts.activation.is_gated:
+        return moe
+    clamped = moe.experts.activation.name == "clamped_silu"
+    other = Activation() if clamped else Activation("clamped_silu", alpha=1.7, limit=7.0)
+    return replace(moe, experts=replace(moe.experts, activation=other))
+
+
 def _no_clamp(moe: Moe) -> Moe:
     activation = moe.experts.activation
     changed = replace(activation, limit=100.0) if activation.name == "clamped_silu" else activation
@@ -86,6 +107,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "latent norm eps": latent(lambda mixer: replace(mixer, norm_eps=1e-2)),
     "embedding scale": lambda spec: None if spec.embedding_scale == 1 else replace(spec, embedding_scale=1.0),
     "residual scale": lambda spec: None if spec.residual_scale == 1 else replace(spec, residual_scale=1.0),
+    "tied head": lambda spec: None if spec.tied_head else replace(spec, tied_head=True),
     "logit scale": lambda spec: None if spec.logit_scale == 1 else replace(spec, logit_scale=1.0),
     "score scale": any_mixer(lambda mixer: replace(mixer, scale=mixer.scale * 1.05)),
     "softcap": attention(lambda mixer: replace(mixer, softcap=5.0)),
@@ -115,7 +137,12 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "yarn ramp": _scaled_rope(_later_ramp),
     "yarn context": _yarn(original_context=1024),
     "yarn rounding": _scaled_rope(_other_rounding),
+    "longrope context": _scaled_rope(_other_side),
+    "longrope magnitude": _scaled_rope(
+        lambda scaling: replace(scaling, magnitude=1.0) if isinstance(scaling, LongScaling) else scaling
+    ),
     "q/k norm": attention(lambda mixer: replace(mixer, qk_norm="none")),
+    "k bias": attention(_no_key_bias),
     "q bias": attention(lambda mixer: replace(mixer, q_bias=False)),
     "v bias": attention(lambda mixer: replace(mixer, v_bias=False)),
     "o bias": attention(lambda mixer: replace(mixer, o_bias=False)),
@@ -152,6 +179,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
             else replace(moe, router=replace(moe.router, group_top=3 - moe.router.group_top))
         )
     ),
+    "activation": moe(_other_activation),
     "clamp": moe(_no_clamp),
     "alpha": moe(_other_alpha),
     "shared experts": moe(lambda moe: replace(moe, shared=None)),

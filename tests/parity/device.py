@@ -1,0 +1,52 @@
+"""A model on the simulated device, read from its files as a machine with a device reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from engine.device.sim import SimDriver
+from engine.experts.bank import HostBank
+from engine.experts.split import Split
+from engine.files.ftw.opening import Ftw
+from engine.program.device.executor import DeviceExecutor
+from engine.program.lowering.lower import lower
+from engine.spec.schema import Spec
+
+MEMORY = 512 << 20
+SPLIT = Split.carry(0.5)
+Slots = Callable[[Ftw], list[int]]
+
+
+def some_slots(ftw: Ftw) -> list[int]:
+    """A few of each bank, fewer than a layer has experts."""
+    return [0 if ordered(ftw, bank) else 4 for bank in range(len(ftw.banks))]
+
+
+def all_slots(ftw: Ftw) -> list[int]:
+    """One for every expert."""
+    return [0 if ordered(ftw, number) else bank.count for number, bank in enumerate(ftw.banks)]
+
+
+def ordered(ftw: Ftw, bank: int) -> bool:
+    """Whether experts of a bank read their input in orders of their own, and are the CPU's."""
+    return any(field.name.endswith(".order") for field in ftw.banks[bank].fields)
+
+
+@contextmanager
+def on_device(ftw: Ftw, slots: Slots = some_slots, split: Split = SPLIT, **settings: Any) -> Iterator[DeviceExecutor]:
+    """A device executor over a converted model."""
+    driver = SimDriver(MEMORY, granularity=4096)
+    host = HostBank.load(ftw, driver, MEMORY)
+    assert not host.notes
+    program = lower(Spec.from_json(ftw.spec))
+    settings = {"threads": 1, "kv_dtype": "f32", "max_tokens": 64, **settings}
+    executor = DeviceExecutor(program, ftw, driver, host, slots=slots(ftw), split=split, **settings)
+    try:
+        yield executor
+        executor.check()
+    finally:
+        executor.close()
+        host.close()
+    assert driver.memory()[0] == driver.memory()[1]
