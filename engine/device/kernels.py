@@ -47,6 +47,7 @@ KERNELS: tuple[KernelSource, ...] = (
     # operations on rows
     KernelSource("embed_{codec}", "embed.cu", "pippfpi"),
     KernelSource("rms_norm", "norm.cu", "pipfippi"),
+    KernelSource("layer_norm", "norm.cu", "pippfippi"),
     KernelSource("l2_norm", "norm.cu", "pifippi"),
     KernelSource("gated_norm", "norm.cu", "pipipifiiippi"),
     KernelSource("rope", "rope.cu", "piiiiippp"),
@@ -56,6 +57,7 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("sigmoid_gate", "rows.cu", "pipiiippi"),
     KernelSource("gate_rows", "rows.cu", "pipiiiippi"),
     KernelSource("relu2_rows", "rows.cu", "piippi"),
+    KernelSource("bound_rows", "rows.cu", "piifippi"),
     KernelSource("decay_rows", "rows.cu", "pipipfippi"),
     KernelSource("scale_rows", "rows.cu", "pipip"),
     KernelSource("add_rows", "rows.cu", "pipifippi"),

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import FreetokenError, UnsupportedError
 from engine.device.driver import Driver, Event, Grid, Stream
+from engine.device.gated_units import GLU_KINDS
 from engine.experts.bank_on_device import BankOnDevice
 from engine.experts.branch_stamps import FillStamps
 from engine.experts.cpu_worker import CpuWorker
@@ -32,7 +33,6 @@ from engine.experts.prefill import PrefillPolicy
 from engine.experts.prefill_stream import LayerLaunch, PrefillStream
 from engine.experts.slot_products import (
     FILLS,
-    GLU_KINDS,
     HITS,
     Activation,
     PairRows,

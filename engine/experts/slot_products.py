@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from engine.device import products
 from engine.device.driver import Driver, Grid, Kernel, Memory, Stream
+from engine.device.gated_units import GLU_KINDS
 from engine.files.codecs import CODECS, TILE_ROWS, align
 from engine.files.ftw.manifest import Field
 from engine.files.ftw.opening import Bank
@@ -21,7 +22,6 @@ MANY_PAIRS = 4  # an expert, from which on its weights are decoded once for all 
 MOST_PAIRS = 65535  # rows of a grid
 
 ALIGNED_BYTES = 256
-GLU_KINDS = {"silu": 0, "clamped_silu": 1, "relu2": 2, "limited_silu": 3}
 _NO_VECTOR = (1 << 64) - 1
 
 

@@ -21,7 +21,6 @@ from engine.front.dialects import dialect_of, our_mistake, status_of
 from engine.front.fields import shortened
 from engine.front.guard import Guard
 from engine.front.metrics import metrics_route
-from engine.front.ollama_api.routes import Ollama
 from engine.front.openai_api.routes import OpenAI
 from engine.front.supervisor import Supervisor
 
@@ -42,8 +41,7 @@ def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_do
 
 
 def _interfaces(supervisor: Supervisor) -> list[Route]:
-    interfaces = (OpenAI(supervisor), Anthropic(supervisor), Ollama(supervisor))
-    return [metrics_route(supervisor), *(route for interface in interfaces for route in interface.routes())]
+    return [metrics_route(supervisor), *OpenAI(supervisor).routes(), *Anthropic(supervisor).routes()]
 
 
 def _health(**more: str | int | None) -> Route:

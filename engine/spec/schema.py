@@ -13,13 +13,15 @@ from engine.base.errors import CorruptFileError
 from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
+from engine.spec.residual import PRE_NORM, RMS_NORM, Norm, Residual
 from engine.spec.rope import Growth, Rope
 
-ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "relu2")
+ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "relu2", "gelu_tanh", "gelu")
 LIMITED = ("clamped_silu", "limited_silu")  # activations that have a limit
 QK_NORMS = ("none", "head", "head_after", "unit_after", "full")
 REMEDY = "Convert the model again, with this release."
 MOST_LAYERS, MOST_EXPERTS = 1024, 4096
+PART_LISTS = ("mixers", "ffns", "residuals")  # of a spec in JSON; a layer names one of each
 SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus")
 
 
@@ -27,8 +29,8 @@ SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus")
 class Activation:
     """How gate and up become one: `silu(gate) * up`, or its clamped form, which uses `alpha` and `limit`.
 
-    `limited_silu` is silu of `min(gate, limit)`, times up between -limit and limit (DeepSeek-V4).
-    With `relu2` there is no gate: `max(up, 0)^2`.
+    `limited_silu` is silu of `min(gate, limit)`, times up between -limit and limit (DeepSeek-V4). `gelu` and its
+    approximation `gelu_tanh` stand in the place of silu. With `relu2` there is no gate: `max(up, 0)^2`.
     """
 
     name: str = "silu"
@@ -68,6 +70,7 @@ class Attention:
     v_dim: int = 0  # of a value head; 0: head_dim
     value_scale: float = 1.0  # values are multiplied by it
     growth: Growth | None = None  # of queries, at last
+    clip: float = 0.0  # queries, keys (after their norms) and values are cut to +-clip; 0: they are not
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
@@ -78,6 +81,7 @@ class Attention:
         require(self.window >= 0, f"the attention window must not be negative, not {self.window}")
         require(self.chunk >= 0, f"the attention chunk must not be negative, not {self.chunk}")
         require(self.softcap >= 0, f"the attention softcap must not be negative, not {self.softcap}")
+        require(self.clip >= 0, f"the bound of queries, keys and values must not be negative, not {self.clip}")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")
 
@@ -220,13 +224,16 @@ Ffn = Dense | Moe
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer: norm, mixer, add; norm, feed-forward, add. Some models have layers of one of the two parts."""
+    """One decoder layer: a mixer, then a feed-forward part. Some models have layers of one of the two parts."""
 
     mixer: Mixer | None
     ffn: Ffn | None
+    residual: Residual = PRE_NORM
 
     def __post_init__(self) -> None:
         require(self.mixer is not None or self.ffn is not None, "a layer must have a mixer or a feed-forward part")
+        both = self.mixer is not None and self.ffn is not None
+        require(both or not self.residual.is_parallel, "parallel parts must be two")
 
 
 @dataclass(frozen=True)
@@ -243,6 +250,8 @@ class Spec:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0  # of what a mixer or feed-forward part adds to the residual stream
     logit_scale: float = 1.0
+    norm: Norm = RMS_NORM
+    logit_softcap: float = 0.0  # logits become softcap * tanh(logit / softcap); 0: they do not
 
     def __post_init__(self) -> None:
         require_positive(
@@ -253,6 +262,7 @@ class Spec:
             context_length=self.context_length,
         )
         require(len(self.layers) <= MOST_LAYERS, f"{len(self.layers)} layers are more than {MOST_LAYERS}")
+        require(self.logit_softcap >= 0, f"the softcap of logits must not be negative, not {self.logit_softcap}")
 
     @property
     def moe_layers(self) -> tuple[int, ...]:
@@ -260,14 +270,20 @@ class Spec:
         return tuple(index for index, layer in enumerate(self.layers) if isinstance(layer.ffn, Moe))
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as plain JSON values. Mixers and feed-forward parts that are alike are written once."""
+        """The spec as plain JSON values. What layers have in common is written once."""
         mixers = list(dict.fromkeys(layer.mixer for layer in self.layers if layer.mixer))
         ffns = list(dict.fromkeys(layer.ffn for layer in self.layers if layer.ffn))
+        residuals = list(dict.fromkeys(layer.residual for layer in self.layers))
         plain = {field.name: to_plain(getattr(self, field.name)) for field in fields(self) if field.name != "layers"}
         plain["mixers"] = to_plain(tuple(mixers))
         plain["ffns"] = to_plain(tuple(ffns))
+        plain["residuals"] = to_plain(tuple(residuals))
         plain["layers"] = [
-            [mixers.index(layer.mixer) if layer.mixer else None, ffns.index(layer.ffn) if layer.ffn else None]
+            [
+                mixers.index(layer.mixer) if layer.mixer else None,
+                ffns.index(layer.ffn) if layer.ffn else None,
+                residuals.index(layer.residual),
+            ]
             for layer in self.layers
         ]
         return plain
@@ -286,20 +302,26 @@ def _with_layers_spelt_out(data: Any) -> dict[str, Any]:
     """The JSON of a spec with the mixer and the feed-forward part of every layer in the layer's own place."""
     if not isinstance(data, dict):
         raise CorruptFileError(f"spec must be an object, not {shortened(data)}.", REMEDY)
-    for name in ("mixers", "ffns", "layers"):
+    data = {"residuals": [to_plain(PRE_NORM)], **data}  # releases that knew one form wrote none
+    for name in (*PART_LISTS, "layers"):
         if not isinstance(data.get(name), list):
             raise CorruptFileError(f"spec must have a list of {name}.", REMEDY)
-    layers = [
-        _spelt_out(pair, data["mixers"], data["ffns"], f"spec.layers[{i}]") for i, pair in enumerate(data["layers"])
-    ]
-    return {name: value for name, value in data.items() if name not in ("mixers", "ffns")} | {"layers": layers}
+    layers = [_spelt_out(numbers, data, f"spec.layers[{i}]") for i, numbers in enumerate(data["layers"])]
+    return {name: value for name, value in data.items() if name not in PART_LISTS} | {"layers": layers}
 
 
-def _spelt_out(pair: Any, mixers: list[Any], ffns: list[Any], where: str) -> dict[str, Any]:
-    match pair:
-        case [mixer, ffn] if _names_one_of(mixers, mixer) and _names_one_of(ffns, ffn):
-            return {"mixer": None if mixer is None else mixers[mixer], "ffn": None if ffn is None else ffns[ffn]}
-    message = f"{where} must name a mixer and a feed-forward part by number, not {shortened(pair)}."
+def _spelt_out(numbers: Any, data: dict[str, Any], where: str) -> dict[str, Any]:
+    mixers, ffns, residuals = (data[name] for name in PART_LISTS)
+    match numbers:
+        case [mixer, ffn, *rest] if _names_one_of(mixers, mixer) and _names_one_of(ffns, ffn) and len(rest) <= 1:
+            residual = rest[0] if rest else 0
+            if residual is not None and _names_one_of(residuals, residual):
+                return {
+                    "mixer": None if mixer is None else mixers[mixer],
+                    "ffn": None if ffn is None else ffns[ffn],
+                    "residual": residuals[residual],
+                }
+    message = f"{where} must name a mixer and a feed-forward part by number, not {shortened(numbers)}."
     raise CorruptFileError(message, REMEDY)
 
 

@@ -19,7 +19,7 @@ def outer_tensors(spec: Spec) -> tuple[Wanted, ...]:
     """The tensors outside the layers."""
     hidden = spec.hidden_size
     head = () if spec.tied_head else (Wanted("head", spec.vocab_size, hidden),)
-    return (Wanted("embed", spec.vocab_size, hidden), vector("final_norm", hidden), *head)
+    return (Wanted("embed", spec.vocab_size, hidden), *_norm(spec, "final_norm"), *head)
 
 
 def layer_tensors(spec: Spec, layer: int) -> tuple[Wanted, ...]:
@@ -41,9 +41,9 @@ def expert_tensors(spec: Spec, moe: Moe) -> tuple[Wanted, ...]:
 
 def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
     hidden = spec.hidden_size
-    mixer, ffn = spec.layers[layer].mixer, spec.layers[layer].ffn
+    mixer, ffn, residual = spec.layers[layer].mixer, spec.layers[layer].ffn, spec.layers[layer].residual
     if mixer is not None:
-        yield vector("attn_norm", hidden)
+        yield from _part_norms(spec, "attn", residual.norms_before, residual.norms_after)
     match mixer:
         case Attention():
             yield from attention_tensors(mixer, hidden)
@@ -58,7 +58,8 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
         case ShortConv():
             yield from short_conv_tensors(mixer, hidden)
     if ffn is not None:
-        yield vector("ffn_norm", hidden)
+        own = residual.norms_before and not residual.is_parallel
+        yield from _part_norms(spec, "ffn", own, residual.norms_after)
     match ffn:
         case Dense():
             yield from _feed_forward("ffn", hidden, ffn.width, ffn.activation, ffn.bias)
@@ -68,6 +69,20 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
                 yield Wanted("latent_in", ffn.latent, hidden)
                 yield Wanted("latent_out", hidden, ffn.latent)
             yield from _shared(ffn.shared, hidden, ffn.experts.activation)
+
+
+def _part_norms(spec: Spec, part: str, before: bool, after: bool) -> Iterator[Wanted]:
+    if before:
+        yield from _norm(spec, f"{part}_norm")
+    if after:
+        yield from _norm(spec, f"{part}_post_norm")
+
+
+def _norm(spec: Spec, key: str) -> Iterator[Wanted]:
+    """A norm of the residual stream."""
+    yield vector(key, spec.hidden_size)
+    if spec.norm.bias:
+        yield vector(f"{key}_bias", spec.hidden_size)
 
 
 def _feed_forward(prefix: str, hidden: int, width: int, activation: Activation, bias: bool) -> Iterator[Wanted]:

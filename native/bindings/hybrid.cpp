@@ -46,10 +46,7 @@ nb::dict layout_of(int max_tokens, int top_k, int hidden) {
 // An activation as programs call it.
 Glu glu_of(const Activation& activation) {
     const auto& [name, alpha, limit] = activation;
-    if (name == "silu") return {};
-    if (name == "clamped_silu") return {GluKind::clamped_silu, alpha, limit};
-    if (name == "limited_silu") return {GluKind::limited_silu, 1.0f, limit};
-    if (name == "relu2") return {GluKind::relu2};
+    if (const std::optional<Glu> glu = glu_named(name, alpha, limit)) return *glu;
     throw ProgramError("the activation " + name + " is unknown");
 }
 

@@ -21,6 +21,7 @@ using freetoken::canonical;
 using freetoken::exp;
 using freetoken::fma;
 using freetoken::sigmoid;
+using freetoken::softcap;
 using freetoken::softplus;
 
 constexpr int kLanes = 16;
@@ -318,7 +319,7 @@ inline Lanes exp(Lanes x) {
     return where_number(x, exp_of_clamped(clamp_for_exp(x)), x);
 }
 
-// Of the bits of freetoken::sigmoid and freetoken::softplus.
+// Of the bits of freetoken::sigmoid, freetoken::softplus and freetoken::softcap.
 inline Lanes sigmoid(Lanes x) {
     return broadcast(1.0f) / (broadcast(1.0f) + exp(-x));
 }
@@ -333,9 +334,21 @@ inline Lanes softplus(Lanes x) {
     const Lanes twice = s + s;
     return max(broadcast(0.0f), x) + fma(twice * z, p, twice);
 }
+inline Lanes softcap(Lanes x, float bound) {
+    const Lanes e = exp(x / broadcast(bound) * broadcast(2.0f));
+    return broadcast(bound) * ((e - broadcast(1.0f)) / (e + broadcast(1.0f)));
+}
 // A NaN passes above the line, whatever lies below it.
 inline Lanes silu(Lanes x) {
     return x / (broadcast(1.0f) + exp_of_clamped(clamp_for_exp(-x)));
+}
+
+// The first n lanes of a, zero in the others.
+inline Lanes first_lanes(Lanes a, int n) {
+    if (n == kLanes) return a;
+    alignas(64) float whole[kLanes] = {};
+    store_first(whole, a, n);
+    return load(whole);
 }
 
 // Calls body(i, lanes) for i = 0, 16, ... below n; `lanes` is 16, or what is left.

@@ -125,31 +125,10 @@ static inline float softplus(float x) {
     return (0.0f > x ? 0.0f : x) + tail;
 }
 
-// silu(gate) * up
-static inline float silu_glu(float gate, float up) {
-    return canonical(gate / (1.0f + exp(-gate)) * up);
-}
-
-// gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit); (u + 1) * g * sigmoid(alpha * g). NaN passes the clamps.
-static inline float clamped_silu_glu(float gate, float up, float alpha, float limit) {
-    const float g = limit < gate ? limit : gate;
-    const float capped = limit < up ? limit : up;
-    const float u = capped < -limit ? -limit : capped;
-    const float swish = g / (1.0f + exp(-(alpha * g)));
-    return canonical((u + 1.0f) * swish);
-}
-
-// DeepSeek-V4: silu(min(gate, limit)) * clamp(up, -limit, limit). NaN passes the clamps.
-static inline float limited_silu_glu(float gate, float up, float limit) {
-    const float g = limit < gate ? limit : gate;
-    const float capped = limit < up ? limit : up;
-    return silu_glu(g, capped < -limit ? -limit : capped);
-}
-
-// max(x, 0)^2. NaN passes.
-static inline float relu2(float x) {
-    const float open = 0.0f > x ? 0.0f : x;
-    return canonical(open * open);
+// bound * tanh(x / bound)
+static inline float softcap(float x, float bound) {
+    const float e = exp(x / bound * 2.0f);
+    return bound * ((e - 1.0f) / (e + 1.0f));
 }
 
 // The tree that ends every lane sum. Overwrites `lane`.

@@ -1,5 +1,6 @@
 // What experts do between and after their matrices, with vectors of the record in the slot: a thread a value, a row of
 // the grid a pair. Threads of pairs that are not theirs end at once.
+#include "core/gated_unit.h"
 #include "cuda/pairs.h"
 
 namespace freetoken {
@@ -13,8 +14,8 @@ static inline float biased(float value, const uint8_t* slots, uint64_t slot_stri
 }
 
 // h[pair][i] = glu(gate + gate bias, up + up bias), i < width. A row of gate_up has 16 values of gate and 16 of up in
-// turn (interleaved), or gate, filled up to a multiple of 16, and then up. kind 0: silu, 1: clamped silu, 2: relu2, of
-// up alone; the place of gate has no meaning then; 3: limited silu.
+// turn (interleaved), or gate, filled up to a multiple of 16, and then up. `kind` is a number of
+// GluKind; of one without a gate the place of gate has no meaning.
 extern "C" __global__ void expert_glu(const uint8_t* slots, uint64_t slot_stride, uint64_t gate_bias, uint64_t up_bias,
                                       int interleaved, int width, int kind, float alpha, float limit,
                                       const int32_t* target, int which, const int32_t* rows, int top_k,
@@ -27,16 +28,9 @@ extern "C" __global__ void expert_glu(const uint8_t* slots, uint64_t slot_stride
     const int to_up = interleaved != 0 ? kTileRows : (width + kTileRows - 1) / kTileRows * kTileRows;
     const float up = biased(row[at + to_up], slots, slot_stride, up_bias, target[pair], i);
     float* own = h + static_cast<int64_t>(pair) * h_stride + i;
-    if (kind == 2) {
-        *own = relu2(up);
-        return;
-    }
-    const float gate = biased(row[at], slots, slot_stride, gate_bias, target[pair], i);
-    if (kind == 3) {
-        *own = limited_silu_glu(gate, up, limit);
-        return;
-    }
-    *own = kind == 0 ? silu_glu(gate, up) : clamped_silu_glu(gate, up, alpha, limit);
+    const Glu glu = {static_cast<GluKind>(kind), alpha, limit};
+    const float gate = glu.is_gated() ? biased(row[at], slots, slot_stride, gate_bias, target[pair], i) : up;
+    *own = glu_value(glu, gate, up);
 }
 
 // y[pair][i] += the vector at `offset`, i < n.

@@ -6,26 +6,31 @@ namespace freetoken {
 
 inline constexpr int kNormTile = 2048;  // values that lie in shared memory at a time; a multiple of the 16 lanes
 
-// The lane sum of the squares of value(i), i < group, for every thread of the block.
-template <class Value, class Tile, class Lanes>
-static inline float sum_of_squares(Value value, int group, Tile& tile, Lanes& lanes) {
+// The lane sum over value(i), i < group, that `add(value, sum)` takes together, for every thread of the block.
+template <class Value, class Add, class Tile, class Lanes>
+static inline float sum_over(Value value, Add add, int group, Tile& tile, Lanes& lanes) {
     const int thread = static_cast<int>(threadIdx.x);
     const int threads = static_cast<int>(blockDim.x);
     // Sixteen threads are the lanes of the contract's sum; the others only bring the values.
-    float squares = 0.0f;
+    float sum = 0.0f;
     for (int begin = 0; begin < group; begin += kNormTile) {
         const int count = min(kNormTile, group - begin);
         for (int i = thread; i < count; i += threads) tile[i] = value(begin + i);
         __syncthreads();
         if (thread < kTileRows)
-            for (int i = thread; i < count; i += kTileRows) squares = fma(tile[i], tile[i], squares);
+            for (int i = thread; i < count; i += kTileRows) sum = add(tile[i], sum);
         __syncthreads();
     }
-    if (thread < kTileRows) lanes[thread] = squares;
+    if (thread < kTileRows) lanes[thread] = sum;
     __syncthreads();
     if (thread == 0) lanes[0] = sum_lanes(lanes);
     __syncthreads();
     return lanes[0];
+}
+
+template <class Value, class Tile, class Lanes>
+static inline float sum_of_squares(Value value, int group, Tile& tile, Lanes& lanes) {
+    return sum_over(value, [](float x, float sum) { return fma(x, x, sum); }, group, tile, lanes);
 }
 
 // Where this block's group begins in a row, and its row in a buffer.
@@ -48,6 +53,25 @@ extern "C" __global__ void rms_norm(const float* x, int x_stride, const float* w
     const float r = 1.0f / __fsqrt_rn(squares / static_cast<float>(group) + eps);
     for (int i = static_cast<int>(threadIdx.x); i < group; i += static_cast<int>(blockDim.x))
         to[i] = canonical(w != nullptr ? from[i] * r * w[i] : from[i] * r);
+}
+
+// y = (x - mean) * (1 / sqrt(mean((x - mean)^2) + eps)) * w + bias; w has `group` values, as has bias unless null.
+extern "C" __global__ void layer_norm(const float* x, int x_stride, const float* w, const float* bias, float eps,
+                                      int group, const int* rows, float* y, int y_stride) {
+    SHARED(float, tile, kNormTile);
+    SHARED(float, lanes, kTileRows);
+    if (static_cast<int>(blockIdx.y) >= *rows) return;
+    const float* from = x + own_row(x_stride) + own_group(group);
+    float* to = y + own_row(y_stride) + own_group(group);
+    const auto value = [from](int i) { return from[i]; };
+    const float count = static_cast<float>(group);
+    const float mean = sum_over(value, [](float each, float sum) { return sum + each; }, group, tile, lanes) / count;
+    const float squares = sum_of_squares([from, mean](int i) { return from[i] - mean; }, group, tile, lanes);
+    const float r = 1.0f / __fsqrt_rn(squares / count + eps);
+    for (int i = static_cast<int>(threadIdx.x); i < group; i += static_cast<int>(blockDim.x)) {
+        const float normed = (from[i] - mean) * r * w[i];
+        to[i] = canonical(bias != nullptr ? normed + bias[i] : normed);
+    }
 }
 
 // y = x * (1 / sqrt(sum(x^2) + eps))

@@ -1,5 +1,6 @@
 // Operations that treat every value of a row by itself: a thread a value, a row of the grid a row of the buffer. Rows
 // at and beyond *rows are left alone. Strides are in values.
+#include "core/gated_unit.h"
 #include "cuda/device.h"
 #include "cuda/gate_kind.h"
 
@@ -28,18 +29,14 @@ extern "C" __global__ void head_copy(const float* x, int x_stride, int in_stride
         at(x, x_stride, own_row())[i / width * in_stride + i % width];
 }
 
-// The gated unit of a dense layer; kind 0 is silu, 1 clamped_silu, 3 limited_silu. h may be gate or up.
+// The gated unit of a dense layer; `kind` is a number of GluKind. h may be gate or up.
 extern "C" __global__ void glu_rows(const float* gate, int gate_stride, const float* up, int up_stride, int width,
                                     int kind, float alpha, float limit, const int* rows, float* h, int h_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
     const float g = at(gate, gate_stride, own_row())[i];
     const float u = at(up, up_stride, own_row())[i];
-    if (kind == 3) {
-        at(h, h_stride, own_row())[i] = limited_silu_glu(g, u, limit);
-        return;
-    }
-    at(h, h_stride, own_row())[i] = kind == 0 ? silu_glu(g, u) : clamped_silu_glu(g, u, alpha, limit);
+    at(h, h_stride, own_row())[i] = glu_value({static_cast<GluKind>(kind), alpha, limit}, g, u);
 }
 
 // y = sigmoid(g) * x; a value of g is for `run` values of x.
@@ -66,6 +63,17 @@ extern "C" __global__ void relu2_rows(const float* x, int x_stride, int width, c
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
     at(y, y_stride, own_row())[i] = relu2(at(x, x_stride, own_row())[i]);
+}
+
+// x cut to +-limit, or (smooth) limit * tanh(x / limit).
+extern "C" __global__ void bound_rows(const float* x, int x_stride, int width, float limit, int smooth, const int* rows,
+                                      float* y, int y_stride) {
+    const int i = own_column();
+    if (own_row() >= *rows || i >= width) return;
+    const float value = at(x, x_stride, own_row())[i];
+    const float below = limit < value ? limit : value;
+    const float cut = below < -limit ? -limit : below;
+    at(y, y_stride, own_row())[i] = canonical(smooth != 0 ? softcap(value, limit) : cut);
 }
 
 // The logarithm of what a recurrence keeps: g = -exp(a_log[h]) * softplus(x + bias), or where bound is not 0,

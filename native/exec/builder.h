@@ -119,6 +119,8 @@ std::unique_ptr<Operation> make_choose(const OpReader& op);
 std::unique_ptr<Operation> make_experts(const OpReader& op);
 std::unique_ptr<Operation> make_embed(const OpReader& op);
 std::unique_ptr<Operation> make_rms_norm(const OpReader& op);
+std::unique_ptr<Operation> make_layer_norm(const OpReader& op);
+std::unique_ptr<Operation> make_bound(const OpReader& op);
 std::unique_ptr<Operation> make_head_copy(const OpReader& op);
 std::unique_ptr<Operation> make_rope(const OpReader& op);
 std::unique_ptr<Operation> make_route(const OpReader& op);

@@ -11,6 +11,8 @@ using Maker = std::unique_ptr<Operation> (*)(const OpReader&);
 constexpr std::pair<const char*, Maker> kMakers[] = {
     {"embed", make_embed},
     {"rms_norm", make_rms_norm},
+    {"layer_norm", make_layer_norm},
+    {"bound", make_bound},
     {"linear", make_linear},
     {"head_linear", make_head_linear},
     {"head_copy", make_head_copy},

@@ -124,12 +124,9 @@ std::string OpReader::text(const std::string& name) const {
 
 Glu OpReader::glu() const {
     const std::string name = text("activation");
-    require(name == "silu" || name == "clamped_silu" || name == "limited_silu" || name == "relu2",
-            "the activation " + name + " is unknown");
-    if (name == "silu") return {};
-    if (name == "limited_silu") return {GluKind::limited_silu, 1.0f, real("limit")};
-    if (name == "relu2") return {GluKind::relu2};
-    return {GluKind::clamped_silu, real("alpha"), real("limit")};
+    const std::optional<Glu> glu = glu_named(name, real("alpha"), real("limit"));
+    require(glu.has_value(), "the activation " + name + " is unknown");
+    return *glu;
 }
 
 void OpReader::width(const Buffer& buffer, int64_t wanted) const {

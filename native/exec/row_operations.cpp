@@ -64,6 +64,39 @@ std::unique_ptr<Operation> make_rms_norm(const OpReader& op) {
     });
 }
 
+std::unique_ptr<Operation> make_layer_norm(const OpReader& op) {
+    op.arity(1, 1, 2);
+    const Buffer& x = op.read(0);
+    const Buffer& y = op.write(0);
+    const int group = op.integer("group");
+    const float eps = op.real("eps");
+    op.width(y, x.width);
+    same_domain(op, x, y);
+    op.require(group > 0 && x.width % group == 0, "the group does not divide the width");
+    const float* w = op.vector(0, group);
+    const float* bias = op.optional_vector(1, group);
+    const Operations& operations = *op.builder.machine().operations;
+    return row_operation(x, 2 * x.width, [=, &x, &y, &operations](const Step&, int row) {
+        for (int begin = 0; begin < x.width; begin += group)
+            operations.layer_norm(x.row(row) + begin, w, bias, eps, group, y.row(row) + begin);
+    });
+}
+
+std::unique_ptr<Operation> make_bound(const OpReader& op) {
+    op.arity(1, 1, 0);
+    const Buffer& x = op.read(0);
+    const Buffer& y = op.write(0);
+    const float bound = op.real("bound");
+    const bool smooth = op.flag("smooth");
+    op.width(y, x.width);
+    same_domain(op, x, y);
+    op.require(bound > 0.0f, "the bound must be above zero");
+    const Operations& operations = *op.builder.machine().operations;
+    return row_operation(x, smooth ? 4 * x.width : x.width, [=, &x, &y, &operations](const Step&, int row) {
+        operations.bound(x.row(row), bound, smooth, x.width, y.row(row));
+    });
+}
+
 std::unique_ptr<Operation> make_head_copy(const OpReader& op) {
     op.arity(1, 1, 0);
     const Buffer& x = op.read(0);

@@ -1,6 +1,7 @@
 #include "kernels/kernels.h"
 
 #include <array>
+#include <utility>
 
 #include "kernels/tables.h"
 
@@ -34,7 +35,22 @@ const Available& available() {
     return found;
 }
 
+constexpr std::pair<std::string_view, GluKind> kGluNames[] = {
+    {"silu", GluKind::silu},           {"clamped_silu", GluKind::clamped_silu}, {"relu2", GluKind::relu2},
+    {"limited_silu", GluKind::limited_silu},
+    {"gelu_tanh", GluKind::gelu_tanh}, {"gelu", GluKind::gelu},
+};
+
 }  // namespace
+
+std::optional<Glu> glu_named(std::string_view name, float alpha, float limit) {
+    for (const auto& [known, kind] : kGluNames) {
+        if (name != known) continue;
+        const bool bounded = kind == GluKind::clamped_silu || kind == GluKind::limited_silu;
+        return bounded ? Glu{kind, alpha, limit} : Glu{kind};
+    }
+    return {};
+}
 
 std::span<const Kernels* const> available_kernels() {
     return {available().tables.data(), available().count};

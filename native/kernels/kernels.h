@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
 #include "core/codec.h"
+#include "core/gated_unit.h"
 
 namespace freetoken {
 
@@ -46,17 +48,8 @@ struct Activations {
     const uint8_t* row(int t) const { return data + static_cast<size_t>(index != nullptr ? index[t] : t) * stride; }
 };
 
-enum class GluKind { silu, clamped_silu, relu2, limited_silu };  // relu2: max(up, 0)^2, without a gate
-
-// silu: silu(gate) * up. clamped_silu: as in gpt-oss, with its alpha and limit. limited_silu: silu, of what lies within
-// the limit.
-struct Glu {
-    GluKind kind = GluKind::silu;
-    float alpha = 1.0f;
-    float limit = 0.0f;
-
-    bool is_gated() const { return kind != GluKind::relu2; }
-};
+// A gated unit as programs call it; nothing for a name that is not known.
+std::optional<Glu> glu_named(std::string_view name, float alpha, float limit);
 
 struct Kernels {
     const char* name;

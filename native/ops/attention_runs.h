@@ -119,11 +119,6 @@ void turn_about(Row row, int stride, float* keys) {
     }
 }
 
-Lanes capped(Lanes score, float softcap) {
-    const Lanes e = exp(score / broadcast(softcap) * broadcast(2.0f));
-    return broadcast(softcap) * ((e - broadcast(1.0f)) / (e + broadcast(1.0f)));
-}
-
 // scores[r][p] of R rows with T runs of keys, while `ahead` is fetched.
 template <int R, int T, bool kHalf>
 void score_tile(const AttentionShape& shape, const float* q, const uint8_t* const* keys, const uint8_t* const* ahead,
@@ -157,7 +152,7 @@ void score_tile(const AttentionShape& shape, const float* q, const uint8_t* cons
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             Lanes score = acc[r][t] * broadcast(shape.scale);
-            if (shape.softcap > 0.0f) score = capped(score, shape.softcap);
+            if (shape.softcap > 0.0f) score = softcap(score, shape.softcap);
             store(scores + r * kAttentionBlock + t * kLanes, score);
         }
     }

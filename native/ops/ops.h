@@ -130,6 +130,12 @@ struct Operations {
     // One group: y = x * (1 / sqrt(mean(x^2) + eps)) * w; null w: without it.
     void (*rms_norm)(const float* x, const float* w, float eps, int n, float* y);
 
+    // One group: y = (x - mean) * (1 / sqrt(mean((x - mean)^2) + eps)) * w + bias; null bias: none.
+    void (*layer_norm)(const float* x, const float* w, const float* bias, float eps, int n, float* y);
+
+    // y[i] = x[i] cut to +-limit, or limit * tanh(x[i] / limit)
+    void (*bound)(const float* x, float limit, bool smooth, int n, float* y);
+
     // y[i] = a[i] + scale * b[i]
     void (*add)(const float* a, const float* b, float scale, int n, float* y);
 

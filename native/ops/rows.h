@@ -36,6 +36,31 @@ void rms_norm(const float* x, const float* w, float eps, int n, float* y) {
     });
 }
 
+void layer_norm(const float* x, const float* w, const float* bias, float eps, int n, float* y) {
+    Lanes total = broadcast(0.0f);
+    for_lanes(n, [&](int i, int lanes) { total = total + load_up_to(x + i, lanes); });
+    const Lanes mean = broadcast(sum(total) / static_cast<float>(n));
+    Lanes squares = broadcast(0.0f);
+    for_lanes(n, [&](int i, int lanes) {
+        const Lanes value = first_lanes(load_up_to(x + i, lanes) - mean, lanes);
+        squares = fma(value, value, squares);
+    });
+    const Lanes r = broadcast(1.0f / std::sqrt(sum(squares) / static_cast<float>(n) + eps));
+    for_lanes(n, [&](int i, int lanes) {
+        Lanes normed = (load_up_to(x + i, lanes) - mean) * r * load_up_to(w + i, lanes);
+        if (bias != nullptr) normed = normed + load_up_to(bias + i, lanes);
+        store_up_to(y + i, canonical(normed), lanes);
+    });
+}
+
+void bound(const float* x, float limit, bool smooth, int n, float* y) {
+    for_lanes(n, [&](int i, int lanes) {
+        const Lanes value = load_up_to(x + i, lanes);
+        const Lanes cut = max(broadcast(-limit), min(broadcast(limit), value));
+        store_up_to(y + i, canonical(smooth ? softcap(value, limit) : cut), lanes);
+    });
+}
+
 void add(const float* a, const float* b, float scale, int n, float* y) {
     for_lanes(n, [&](int i, int lanes) {
         const Lanes scaled = broadcast(scale) * load_up_to(b + i, lanes);

@@ -18,6 +18,8 @@ const Operations FREETOKEN_OPERATIONS = {
     scale_row,
     bias_scale,
     rms_norm,
+    layer_norm,
+    bound,
     add,
     sigmoid_gate,
     rope,

@@ -65,7 +65,7 @@ FREETOKEN_TEST(programs_that_do_not_fit_are_refused_by_name) {
     expect("the attribute scale is missing", [](TinyModel& m) { m.op_of("add").attributes.erase("scale"); });
     expect("the attribute eps must be a number", [](TinyModel& m) { m.op_of("rms_norm").attributes["eps"] = true; });
     expect("the scoring hardmax is unknown", [](TinyModel& m) { m.op_of("route").attributes["scoring"] = "hardmax"; });
-    expect("the activation gelu is unknown", [](TinyModel& m) { m.op_of("glu").attributes["activation"] = "gelu"; });
+    expect("the activation tanh is unknown", [](TinyModel& m) { m.op_of("glu").attributes["activation"] = "tanh"; });
     expect("there is no rope table 9", [](TinyModel& m) { m.op_of("rope").attributes["table"] = int64_t{9}; });
     expect("there is no cache 2", [](TinyModel& m) { m.op_of("attention").attributes["cache"] = int64_t{2}; });
     expect("takes 1 inputs", [](TinyModel& m) { m.op_of("rms_norm").reads.clear(); });

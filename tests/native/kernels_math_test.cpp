@@ -19,15 +19,12 @@ std::vector<float> awkward_values(Random& random, int count) {
     return v;
 }
 
-constexpr Glu kUnits[] = {
-    {GluKind::silu, 1.0f, 0.0f}, {GluKind::clamped_silu, 1.702f, 7.0f}, {GluKind::relu2, 1.0f, 0.0f},
-    {GluKind::limited_silu, 1.0f, 7.0f}};
-
-float unit_value(const Glu& unit, float gate, float up) {
-    if (unit.kind == GluKind::relu2) return relu2(up);
-    if (unit.kind == GluKind::limited_silu) return limited_silu_glu(gate, up, unit.limit);
-    return unit.kind == GluKind::silu ? silu_glu(gate, up) : clamped_silu_glu(gate, up, unit.alpha, unit.limit);
-}
+constexpr Glu kUnits[] = {{GluKind::silu, 1.0f, 0.0f},
+                          {GluKind::clamped_silu, 1.702f, 7.0f},
+                          {GluKind::relu2, 1.0f, 0.0f},
+                          {GluKind::limited_silu, 1.0f, 7.0f},
+                          {GluKind::gelu_tanh, 1.0f, 0.0f},
+                          {GluKind::gelu, 1.0f, 0.0f}};
 
 }  // namespace
 
@@ -62,6 +59,21 @@ FREETOKEN_TEST(gated_units_are_near_double_precision) {
     }
 }
 
+FREETOKEN_TEST(gelus_are_near_double_precision) {
+    const double root = std::sqrt(2.0);
+    for (int i = -12000; i <= 12000; ++i) {
+        const float gate = static_cast<float>(i) * 1e-3f;
+        const double x = static_cast<double>(gate);
+        const double exact = 0.5 * x * std::erfc(-x / root);
+        CHECK(std::fabs(static_cast<double>(gelu_glu(gate, 1.0f)) - exact) <= 1e-6 * std::fabs(exact) + 1e-12,
+              "gelu(%g)", x);
+        const double half = 0.5 * x * (1.0 + std::tanh(2.0 / root / std::sqrt(M_PI) * (x + 0.044715 * x * x * x)));
+        CHECK(std::fabs(static_cast<double>(gelu_tanh_glu(gate, 1.0f)) - half) <= 1e-6 * std::fabs(half) + 1e-6,
+              "gelu_tanh(%g)", x);
+    }
+    CHECK(gelu_glu(NAN, 1.0f) != gelu_glu(NAN, 1.0f), "NaN is lost");
+}
+
 FREETOKEN_TEST(gated_units_are_the_same_in_every_table) {
     Random random(13);
     for (int n = 1; n <= 70; ++n)
@@ -72,7 +84,7 @@ FREETOKEN_TEST(gated_units_are_the_same_in_every_table) {
                 std::vector<float> h(static_cast<size_t>(n) + 1, 5.0f);
                 kernels->glu(unit, gate.data(), up.data(), n, h.data());
                 for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-                    const float expected = unit_value(unit, gate[i], up[i]);
+                    const float expected = glu_value(unit, gate[i], up[i]);
                     CHECK(same_bits(h[i], expected), "%s glu(%a, %a) = %a, not %a", kernels->name,
                           static_cast<double>(gate[i]), static_cast<double>(up[i]), static_cast<double>(h[i]),
                           static_cast<double>(expected));

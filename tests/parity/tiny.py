@@ -77,7 +77,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     # an embedding that is the head as well would say the last token again, if its rows were long
     untied = () if model.config.tie_word_embeddings else ("model.embed_tokens.weight", "model.embeddings.weight")
     for name, tensor in tensors.items():
-        if "inv_freq" in name or not tensor.is_floating_point():
+        if "inv_freq" in name or not tensor.is_floating_point() or tensor.ndim == 0:
             continue
         noise = torch.randn(tensor.shape, generator=generator)
         if re.search(r"norm[^.]*\.weight$", name):

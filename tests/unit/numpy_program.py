@@ -50,6 +50,17 @@ class NumpyProgram:
         normed = groups / np.sqrt((groups**2).mean(-1, keepdims=True) + op.attrs["eps"])
         self._write(op, (normed * (self.dense[op.weights[0]] if op.weights[0] else 1)).reshape(x.shape))
 
+    def layer_norm(self, op: Op, x: Doubles) -> None:
+        groups = x.reshape(len(x), -1, op.attrs["group"])
+        centred = groups - groups.mean(-1, keepdims=True)
+        normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + op.attrs["eps"])
+        bias = self.dense[op.weights[1]] if op.weights[1] else 0
+        self._write(op, (normed * self.dense[op.weights[0]] + bias).reshape(x.shape))
+
+    def bound(self, op: Op, x: Doubles) -> None:
+        limit = op.attrs["bound"]
+        self._write(op, limit * np.tanh(x / limit) if op.attrs["smooth"] else np.clip(x, -limit, limit))
+
     def linear(self, op: Op, x: Doubles) -> None:
         pairs = zip(op.weights[::2], op.weights[1::2], strict=True)
         products = [x @ self.dense[matrix].T + (self.dense[bias] if bias else 0) for matrix, bias in pairs]
@@ -162,6 +173,8 @@ def _activate(op: Op, gate: Doubles, up: Doubles) -> Doubles:
 _OPERATIONS = {
     "embed": NumpyProgram.embed,
     "rms_norm": NumpyProgram.rms_norm,
+    "layer_norm": NumpyProgram.layer_norm,
+    "bound": NumpyProgram.bound,
     "linear": NumpyProgram.linear,
     "head_linear": NumpyProgram.head_linear,
     "head_copy": NumpyProgram.head_copy,

@@ -72,7 +72,7 @@ def test_rope_of_heads_that_lie_apart_in_a_view(pairs: bool) -> None:
     assert_alike(model)
 
 
-@pytest.mark.parametrize("activation", ["silu", "clamped_silu", "limited_silu"])
+@pytest.mark.parametrize("activation", ["silu", "clamped_silu", "limited_silu", "gelu_tanh", "gelu"])
 def test_glu_gate_add_and_copies_of_heads(activation: str) -> None:
     model = RandomModel()
     model.buffer("gate", 40, base="x", offset=3)
@@ -85,6 +85,26 @@ def test_glu_gate_add_and_copies_of_heads(activation: str) -> None:
     model.op("sigmoid_gate", ("h", "one"), ("h",))
     model.op("sigmoid_gate", ("h", "five"), ("h",))
     model.op("head_copy", ("h",), ("x",), heads=4, in_stride=9, in_offset=2, out_stride=16, out_offset=5, width=7)
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("width", "group"), [(64, 64), (60, 20), (61, 61), (4200, 2100), (33, 1)])
+def test_layer_norm(width: int, group: int, biased: bool) -> None:
+    model = RandomModel()
+    model.buffer("x", width)
+    model.ops.clear()
+    model.op("embed", (), ("x",), (model.matrix("table", VOCAB, width, "f32"),), scale=3.0)
+    weights = (model.vector("w", group, 1.0), model.vector("b", group) if biased else "")
+    model.op("layer_norm", ("x",), ("x",), weights, eps=1e-5, group=group)
+    assert_alike(model)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_bound(smooth: bool) -> None:
+    model = RandomModel()
+    model.buffer("y", 45, base="x", offset=7)
+    model.op("bound", ("y",), ("y",), bound=0.7, smooth=smooth)
     assert_alike(model)
 
 

@@ -47,6 +47,18 @@ def relu2(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
     return np.asarray(np.maximum(reads[0], 0) ** 2)
 
 
+def layer_norm(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
+    groups = reads[0].reshape(len(reads[0]), -1, attrs["group"])
+    centred = groups - groups.mean(-1, keepdims=True)
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + attrs["eps"]) * np.asarray(weights[0])
+    return np.asarray(normed + (0 if weights[1] is None else weights[1])).reshape(reads[0].shape)
+
+
+def bound(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
+    limit = attrs["bound"]
+    return np.asarray(limit * np.tanh(reads[0] / limit) if attrs["smooth"] else np.clip(reads[0], -limit, limit))
+
+
 def norm_case(width: int, group: int, own: bool, **attrs: Any) -> Case:
     weights = (vector(width if own else group, 1.0),)
     return Case(
@@ -60,6 +72,12 @@ CASES = {
     "decay a head": Case("decay", ((9, 4.0),), 9, decay, {"heads": 9, "bound": 0.0}, (vector(9), vector(9))),
     "decay a key channel": Case("decay", ((66, 4.0),), 66, decay, {"heads": 3, "bound": 0.0}, (vector(3), vector(66))),
     "decay with a bound": Case("decay", ((66, 4.0),), 66, decay, {"heads": 3, "bound": -5.0}, (vector(3), vector(66))),
+    "layer norm": Case("layer_norm", ((60, 1.0),), 60, layer_norm, {"eps": 0.1, "group": 20}, (vector(20), None)),
+    "layer norm with a bias": Case(
+        "layer_norm", ((69, 3.0),), 69, layer_norm, {"eps": 1e-5, "group": 69}, (vector(69), vector(69)), in_place=True
+    ),
+    "bound": Case("bound", ((37, 2.0),), 37, bound, {"bound": 1.5, "smooth": False}),
+    "smooth bound": Case("bound", ((37, 9.0),), 37, bound, {"bound": 5.0, "smooth": True}, in_place=True),
     "norm and gate": norm_case(60, 20, False, gate_first=False, activation="silu"),
     "norm and sigmoid gate": norm_case(64, 16, False, gate_first=False, activation="sigmoid"),
     "gate and norm": norm_case(50, 25, True, gate_first=True, activation="silu"),

@@ -231,7 +231,6 @@ def test_a_config_that_names_no_family_is_refused() -> None:
         (LLAMA_3_2_1B, {"layer_types": ["sliding_attention"] * 16}, "'sliding_attention'"),
         (GPT_OSS_20B, {"layer_types": ["full_attention"]}, "1 types of layers for 24 layers"),
         (MIXTRAL_8X7B | {"sliding_window": 9}, {"layer_types": ["full_attention"] * 32}, "mixes layer_types"),
-        (MIXTRAL_8X7B | {"model_type": "olmoe"}, {"clip_qkv": 8.0}, "clip_qkv = 8.0"),
         (DEEPSEEK_V3, {"scoring_func": "softmax"}, "scoring_func = 'softmax'"),
         (DEEPSEEK_V3, {"topk_method": "greedy"}, "topk_method = 'greedy'"),
         (DEEPSEEK_V3, {"moe_layer_freq": 2}, "moe_layer_freq = 2"),

@@ -11,6 +11,7 @@ import pytest
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.spec.families import FAMILIES, layout, resolve, spec_from_config
 from engine.spec.layout import ExpertRecord, Layout, Matrix, Piece, Vector
+from engine.spec.residual import Residual
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 LAYER = "model.layers.0."
@@ -296,11 +297,17 @@ def test_layout_of_a_spec_follows_the_spec() -> None:
         layout(replace(spec, family="nonsense"), QWEN3_TENSORS)
 
 
+def _norms(residual: Residual) -> set[str]:
+    before = {"attn_norm"} if residual.is_parallel else {"attn_norm", "ffn_norm"}
+    after = {"attn_post_norm", "ffn_post_norm"} if residual.norms_after else set()
+    return after | (before if residual.norms_before else set())
+
+
 def test_every_family_names_every_tensor_it_can_need() -> None:
     """A spec's keys without a source would surface as an error at a user's desk; here it surfaces first."""
     for family in FAMILIES.values():
         held = {key for source in family.names.sources for key in source.holds}
-        assert {"embed", "head", "final_norm", "attn_norm", "ffn_norm", "attn.q", "attn.o"} <= held, family.name
+        assert {"embed", "head", "final_norm", "attn.q", "attn.o", *_norms(family.residual)} <= held, family.name
         if family.moe is not None:
-            gate = {"gate"} if family.activation != "relu2" else set()
+            gate = {"gate"} if "relu2" not in family.activations.values() else set()
             assert {"router", "up", "down"} | gate <= held, family.name

@@ -78,7 +78,7 @@ def test_a_file_of_an_older_release_lacks_fields_that_have_defaults() -> None:
 def test_parts_that_are_alike_are_written_once() -> None:
     data = plain()
     assert len(data["mixers"]) == 6
-    assert data["layers"][:3] == [[0, 0], [1, 1], [0, 1]]
+    assert data["layers"][:3] == [[0, 0, 0], [1, 1, 0], [0, 1, 0]]
 
 
 def test_moe_layers_are_counted_among_all() -> None:
@@ -128,7 +128,7 @@ BROKEN = {
     "layer below range": (_set("layers", 2, value=[-1, 0]), CorruptFileError, "spec.layers[2]"),
     "layer of nothing": (_set("layers", 2, value=[None, None]), CorruptFileError, "must have a mixer"),
     "layer by a truth": (_set("layers", 2, value=[True, 0]), CorruptFileError, "spec.layers[2]"),
-    "layer of three": (_set("layers", 2, value=[0, 0, 0]), CorruptFileError, "spec.layers[2]"),
+    "layer of four": (_set("layers", 2, value=[0, 0, 0, 0]), CorruptFileError, "spec.layers[2]"),
     "zero layers": (_set("layers", value=[]), CorruptFileError, "num_layers"),
     "zero width": (_set("ffns", 0, "width", value=0), CorruptFileError, "width must be positive"),
     "uneven heads": (_set("mixers", 0, "kv_heads", value=3), CorruptFileError, "8 heads cannot share 3"),
@@ -136,7 +136,7 @@ BROKEN = {
     "uneven groups": (_set("ffns", 1, "router", "groups", value=3), CorruptFileError, "3 equal groups"),
     "worth of three": (_set("ffns", 1, "router", "group_top", value=3), CorruptFileError, "no 3 best ones"),
     "unknown scoring": (_set("ffns", 1, "router", "scoring", value="tanh"), CorruptFileError, "tanh"),
-    "unknown activation": (_set("ffns", 0, "activation", "name", value="gelu"), CorruptFileError, "gelu"),
+    "unknown activation": (_set("ffns", 0, "activation", "name", value="tanh"), CorruptFileError, "tanh"),
     "odd rope": (_set("mixers", 0, "rope", "dim", value=7), CorruptFileError, "even number"),
     "rope beyond the head": (_set("mixers", 0, "rope", "dim", value=18), CorruptFileError, "18 of 16"),
     "rope without a base": (_set("mixers", 0, "rope", "theta", value=1), CorruptFileError, "rope_theta"),

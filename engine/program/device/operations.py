@@ -13,9 +13,11 @@ from engine.program.device.mixers import MIXERS
 from engine.program.device.products import make_head_linear, make_linear
 from engine.program.device.row_operations import (
     make_add,
+    make_bound,
     make_embed,
     make_glu,
     make_head_copy,
+    make_layer_norm,
     make_rms_norm,
     make_rope,
     make_route,
@@ -31,6 +33,8 @@ Maker = Callable[[OpReader], Issue]
 MAKERS: Mapping[str, Maker] = {
     "embed": make_embed,
     "rms_norm": make_rms_norm,
+    "layer_norm": make_layer_norm,
+    "bound": make_bound,
     "linear": make_linear,
     "head_linear": make_head_linear,
     "head_copy": make_head_copy,

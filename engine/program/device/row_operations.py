@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from engine.device.gated_units import GLU_KINDS, UNGATED
 from engine.program.device.launching import THREADS, Issue, OpReader, columns_grid
 from engine.program.device.step_data import Extent
 
 UNPACK_RUN = 32  # columns that a thread of `embed` takes
 EMBED_THREADS = 64
 WARP = 32
-GLU_KINDS = {"silu": 0, "clamped_silu": 1, "limited_silu": 3}
+GLUS = {name: number for name, number in GLU_KINDS.items() if name not in UNGATED}
 SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2, "sqrt_softplus": 3}
 MOST_EXPERTS, MOST_GROUPS, MOST_CHOSEN = 4096, 256, 64  # of native/cuda/route.cu
 
@@ -41,6 +42,37 @@ def make_rms_norm(op: OpReader) -> Issue:
         live = extent.live(x.per_row)
         grid = (groups, extent.grid_rows(x.per_row), 1)
         launch(grid, threads, x.address, x.stride, w, eps, group, live, y.address, y.stride)
+
+    return issue
+
+
+def make_layer_norm(op: OpReader) -> Issue:
+    x, y = op.read(0), op.write(0)
+    group, eps = op.integer("group"), op.real("eps")
+    op.require(group > 0 and x.width % group == 0 and y.width == x.width, "the group does not divide the width")
+    w, bias = (op.context.weights.vector(name, group) for name in op.op.weights)
+    launch = op.context.launcher("layer_norm")
+    groups, threads = x.width // group, group_threads(group)
+
+    def issue(extent: Extent) -> None:
+        live = extent.live(x.per_row)
+        grid = (groups, extent.grid_rows(x.per_row), 1)
+        launch(grid, threads, x.address, x.stride, w, bias, eps, group, live, y.address, y.stride)
+
+    return issue
+
+
+def make_bound(op: OpReader) -> Issue:
+    x, y = op.read(0), op.write(0)
+    bound, smooth = op.real("bound"), op.integer("smooth")
+    op.require(x.width == y.width, "input and output differ in width")
+    op.require(bound > 0, "the bound must be above zero")
+    launch = op.context.launcher("bound_rows")
+
+    def issue(extent: Extent) -> None:
+        live = extent.live(x.per_row)
+        grid = columns_grid(x.width, extent.grid_rows(x.per_row))
+        launch(grid, THREADS, x.address, x.stride, x.width, bound, smooth, live, y.address, y.stride)
 
     return issue
 
@@ -88,7 +120,7 @@ def make_head_copy(op: OpReader) -> Issue:
 def make_glu(op: OpReader) -> Issue:
     gate, up, h = op.read(0), op.read(1), op.write(0)
     op.require(gate.width == up.width == h.width, "gate, up and output differ in width")
-    kind, alpha, limit = op.choice("activation", GLU_KINDS), op.real("alpha"), op.real("limit")
+    kind, alpha, limit = op.choice("activation", GLUS), op.real("alpha"), op.real("limit")
     launch = op.context.launcher("glu_rows")
 
     def issue(extent: Extent) -> None:

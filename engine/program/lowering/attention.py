@@ -16,6 +16,9 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     _projections(build, mixer, source, {q: "attn.q", k: "attn.k"}, {v: "attn.v"}, gate)
     if mixer.qk_norm in ("head", "full"):
         _qk_norm(build, mixer, q, k)
+    if mixer.clip:
+        for values in (q, k, v):
+            build.op("bound", (values,), (values,), bound=mixer.clip, smooth=False)
     if mixer.rope is not None:
         build.rope(q, mixer.rope, heads=mixer.heads, stride=mixer.head_dim, offset=0)
         build.rope(k, mixer.rope, heads=mixer.kv_heads, stride=mixer.head_dim, offset=0)

@@ -26,6 +26,15 @@ class Build:
     layer_ends: list[int] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
 
+    def stream_norm(self, source: str, target: str, key: str) -> None:
+        """A norm of the residual stream, of the kind that the model has."""
+        norm = self.spec.norm
+        if norm.kind == "rms":
+            return self.norm(source, target, key)
+        bias = self.weight(f"{key}_bias") if norm.bias else ""
+        attrs = {"eps": self.spec.norm_eps, "group": self.buffers[target].width}
+        self.op("layer_norm", (source,), (target,), (self.weight(key), bias), **attrs)
+
     def norm(self, source: str, target: str, key: str, group: int = 0, eps: float = 0.0) -> None:
         """A norm by the root mean square of every `group` values; 0: of all together. Key "": without weights."""
         group = group or self.buffers[target].width

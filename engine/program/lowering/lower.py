@@ -12,9 +12,11 @@ from engine.program.lowering.feed_forward import lower_dense, lower_moe
 from engine.program.lowering.lifetimes import share_storage
 from engine.program.lowering.state_spaces import lower_mamba, lower_mamba2, lower_short_conv
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
+from engine.spec.residual import Residual
 from engine.spec.schema import Attention, Dense, Ffn, LatentAttention, Mixer, Moe, Spec
 
 RESIDUAL, NORMED, PART = "x", "normed", "part"  # the residual stream, its norm, what a mixer or expert part adds to it
+MIXED = "mixer_part"  # what a mixer adds beside a feed-forward part that reads the same
 LOGITS = "logits"
 
 
@@ -48,20 +50,42 @@ def _embedding(build: Build) -> None:
 
 def _decoder_layer(build: Build, layer: int) -> None:
     build.layer = layer
-    mixer, ffn = build.spec.layers[layer].mixer, build.spec.layers[layer].ffn
-    if mixer is not None:
-        _part(build, "attn_norm", lambda: _mixer(build, mixer, NORMED, PART))
-    if ffn is not None:
-        _part(build, "ffn_norm", lambda: _feed_forward(build, ffn, NORMED, PART))
+    decoder = build.spec.layers[layer]
+    mixer, ffn, residual = decoder.mixer, decoder.ffn, decoder.residual
+    if residual.is_parallel and mixer is not None and ffn is not None:
+        _parallel_parts(build, mixer, ffn)
+    else:
+        if mixer is not None:
+            _part(build, "attn", residual, lambda source, target: _mixer(build, mixer, source, target))
+        if ffn is not None:
+            _part(build, "ffn", residual, lambda source, target: _feed_forward(build, ffn, source, target))
     build.layer_ends.append(len(build.ops))
 
 
-def _part(build: Build, norm: str, operations: Callable[[], None]) -> None:
-    """Norm, what `operations` make of it, and its addition to the residual stream."""
-    normed = build.buffer(NORMED, build.spec.hidden_size)
-    part = build.buffer(PART, build.spec.hidden_size)
-    build.norm(RESIDUAL, normed, norm)
-    operations()
+def _part(build: Build, keys: str, residual: Residual, operations: Callable[[str, str], None]) -> None:
+    """What `operations` make of the stream, with the norms before and after them, and its addition to the stream."""
+    source, part = RESIDUAL, build.buffer(PART, build.spec.hidden_size)
+    if residual.norms_before:
+        source = build.buffer(NORMED, build.spec.hidden_size)
+        build.stream_norm(RESIDUAL, source, f"{keys}_norm")
+    operations(source, part)
+    if residual.norms_after:
+        build.stream_norm(part, part, f"{keys}_post_norm")
+    _add(build, part)
+
+
+def _parallel_parts(build: Build, mixer: Mixer, ffn: Ffn) -> None:
+    """Both parts of a layer read one norm."""
+    hidden = build.spec.hidden_size
+    normed, mixed, part = build.buffer(NORMED, hidden), build.buffer(MIXED, hidden), build.buffer(PART, hidden)
+    build.stream_norm(RESIDUAL, normed, "attn_norm")
+    _mixer(build, mixer, normed, mixed)
+    _feed_forward(build, ffn, normed, part)
+    _add(build, mixed)
+    _add(build, part)
+
+
+def _add(build: Build, part: str) -> None:
     build.op("add", (RESIDUAL, part), (RESIDUAL,), scale=build.spec.residual_scale)
 
 
@@ -95,6 +119,8 @@ def _head(build: Build) -> None:
     selected = build.buffer("selected", hidden, domain="row")
     logits = build.buffer(LOGITS, build.spec.vocab_size, domain="row")
     build.op("select", (RESIDUAL,), (selected,))
-    build.norm(selected, selected, "final_norm")
+    build.stream_norm(selected, selected, "final_norm")
     matrix = "embed" if build.spec.tied_head else "head"
     build.op("linear", (selected,), (logits,), (matrix, ""), scale=build.spec.logit_scale)
+    if build.spec.logit_softcap:
+        build.op("bound", (logits,), (logits,), bound=build.spec.logit_softcap, smooth=True)

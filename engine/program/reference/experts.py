@@ -17,6 +17,7 @@ SCORINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax_topk": lambda logits: logits,
     "sqrt_softplus": lambda logits: softplus(logits).sqrt(),
 }
+GELUS = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 def _route(op: Op, step: Step) -> None:
@@ -70,13 +71,16 @@ def _glu(op: Op, step: Step) -> None:
 
 
 def _activate(op: Op, gate: Tensor, up: Tensor) -> Tensor:
-    if op.attrs["activation"] == "silu":
+    name = str(op.attrs["activation"])
+    if name == "silu":
         return torch.nn.functional.silu(gate) * up
-    if op.attrs["activation"] == "relu2":
+    if name == "relu2":
         return up.relu().square()
+    if name in GELUS:
+        return torch.nn.functional.gelu(gate, approximate=GELUS[name]) * up
     limit, alpha = float(op.attrs["limit"]), float(op.attrs["alpha"])
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    if op.attrs["activation"] == "limited_silu":
+    if name == "limited_silu":
         return torch.nn.functional.silu(gate) * up
     return (up + 1) * gate * torch.sigmoid(alpha * gate)
 

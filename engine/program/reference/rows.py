@@ -26,6 +26,22 @@ def _rms_norm(op: Op, step: Step) -> None:
     step.buffers[op.writes[0]][:] = normed.reshape(x.shape)
 
 
+def _layer_norm(op: Op, step: Step) -> None:
+    x = step.buffers[op.reads[0]]
+    group = int(op.attrs["group"])
+    groups = x.reshape(len(x), x.shape[1] // group, group)
+    weight = step.weight(op.weights[0])
+    bias = step.weight(op.weights[1]) if op.weights[1] else None
+    normed = torch.nn.functional.layer_norm(groups, (group,), weight, bias, float(op.attrs["eps"]))
+    step.buffers[op.writes[0]][:] = normed.reshape(x.shape)
+
+
+def _bound(op: Op, step: Step) -> None:
+    x, bound = step.buffers[op.reads[0]], float(op.attrs["bound"])
+    bounded = bound * torch.tanh(x / bound) if op.attrs["smooth"] else x.clamp(-bound, bound)
+    step.buffers[op.writes[0]][:] = bounded
+
+
 def _linear(op: Op, step: Step) -> None:
     x = step.buffers[op.reads[0]]
     for out, matrix, bias in zip(op.writes, op.weights[::2], op.weights[1::2], strict=True):
@@ -93,6 +109,8 @@ def _runs(x: Tensor, op: Op, side: str, width: int) -> Tensor:
 ROW_OPERATIONS: Mapping[str, Operation] = {
     "embed": _embed,
     "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "bound": _bound,
     "linear": _linear,
     "head_linear": _head_linear,
     "head_copy": _head_copy,

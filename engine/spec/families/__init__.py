@@ -16,9 +16,11 @@ from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
 from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
+from engine.spec.families.gemma_dense import GEMMA_DENSE_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
 from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
+from engine.spec.families.post_norm import POST_NORM_FAMILIES
 from engine.spec.families.record import Family
 from engine.spec.families.sigmoid_routed import SIGMOID_ROUTED_FAMILIES
 from engine.spec.families.sparse import SPARSE_FAMILIES
@@ -40,6 +42,8 @@ FAMILIES: Mapping[str, Family] = {
         *ERNIE_FAMILIES,
         *LOCAL_FAMILIES,
         LLAMA4,
+        *GEMMA_DENSE_FAMILIES,
+        *POST_NORM_FAMILIES,
     )
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}

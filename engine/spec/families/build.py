@@ -22,6 +22,7 @@ from engine.spec.families.record import (
     GrowthRule,
     LatentRule,
     MoeRule,
+    NormRule,
     Part,
     RopeRule,
     SinglePartRule,
@@ -29,6 +30,7 @@ from engine.spec.families.record import (
 )
 from engine.spec.families.recurrent import offset_of, recurrent_layers, recurrent_mixer
 from engine.spec.families.single_part import parts_of_layers
+from engine.spec.residual import RMS_NORM, Norm
 from engine.spec.rope import Growth, Rope
 from engine.spec.schema import (
     MOST_LAYERS,
@@ -64,17 +66,34 @@ def build(family: Family, config: Config) -> Spec:
         vocab_size=config.integer(key("vocab_size")),
         hidden_size=config.integer(HIDDEN),
         layers=tuple(_layers(family, config)),
-        norm_eps=config.number(family.norm_eps),
+        norm_eps=_norm_eps(family, config),
         context_length=context_length(config),
         tied_head=config.flag(key("tie_word_embeddings", default=False)),
-        embedding_scale=config.number(family.embedding_scale),
+        embedding_scale=config.number(family.embedding_scale)
+        * (config.integer(HIDDEN) ** 0.5 if family.embedding_root else 1.0),
         residual_scale=config.number(family.residual_scale),
-        logit_scale=1.0 / logit_divisor,
+        logit_scale=config.number(family.logit_scale) / logit_divisor,
+        norm=_norm(family.norm, config),
+        logit_softcap=config.number(family.logit_softcap),
     )
 
 
+def _norm(rule: NormRule, config: Config) -> Norm:
+    return RMS_NORM if _has_rms_eps(rule, config) else Norm(rule.kind, config.flag(rule.bias))
+
+
+def _norm_eps(family: Family, config: Config) -> float:
+    rule = family.norm
+    return config.number(rule.rms_eps if rule.rms_eps and _has_rms_eps(rule, config) else family.norm_eps)
+
+
+def _has_rms_eps(rule: NormRule, config: Config) -> bool:
+    return rule.rms_eps is not None and any(config.data.get(name) is not None for name in rule.rms_eps.names)
+
+
 def _refuse_unknown_settings(family: Family, config: Config) -> None:
-    config.only("hidden_act", ("silu", "swish"))
+    for name in family.hidden_act.names:
+        config.only(name, tuple(family.activations))
     for name, allowed in family.only.items():
         config.only(name, allowed)
 
@@ -90,15 +109,15 @@ def _layers(family: Family, config: Config) -> list[Layer]:
     dense = None if all(moe) else _dense(family, config)
     ffns = [experts if has_experts else dense for has_experts in moe]
     mixers = _mixers(family, config, count)
-    return [Layer(mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
+    return [Layer(mixer, ffn, family.residual) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
 
 
 def _single_part_layers(family: Family, rule: SinglePartRule, config: Config) -> list[Layer]:
     make: Mapping[Part, Callable[[], Layer]] = {
-        "attention": lambda: Layer(_mixer(family.mixer, config, 0), None),
-        "recurrent": lambda: Layer(_recurrent(family, config), None),
-        "dense": lambda: Layer(None, _dense(family, config)),
-        "experts": lambda: Layer(None, _experts(family, config)),
+        "attention": lambda: Layer(_mixer(family.mixer, config, 0), None, family.residual),
+        "recurrent": lambda: Layer(_recurrent(family, config), None, family.residual),
+        "dense": lambda: Layer(None, _dense(family, config), family.residual),
+        "experts": lambda: Layer(None, _experts(family, config), family.residual),
     }
     parts = parts_of_layers(rule, config)
     made = {part: make[part]() for part in set(parts)}
@@ -209,7 +228,7 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         heads=heads,
         kv_heads=config.integer(rule.kv_heads) or heads,
         head_dim=head_dim,
-        scale=head_dim**-0.5 if rule.scale is None else config.number(rule.scale),
+        scale=_score_scale(rule, config, head_dim),
         rope=_rope(rule.rope, config, head_dim),
         qk_norm=rule.qk_norm if config.flag(rule.normed) else "none",
         q_bias=qkv_bias,
@@ -222,6 +241,8 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         gated=rule.gated,
         v_dim=config.integer(rule.v_dim),
         value_scale=config.number(rule.value_scale),
+        softcap=config.number(rule.softcap),
+        clip=config.number(rule.clip),
         growth=_growth(rule.growth, config),
     )
 
@@ -230,6 +251,14 @@ def _growth(rule: GrowthRule | None, config: Config) -> Growth | None:
     if rule is None or not config.is_set(rule.enabled):
         return None
     return Growth(config.number(rule.rate), config.integer(rule.every), rule.ahead)
+
+
+def _score_scale(rule: AttentionRule, config: Config, head_dim: int) -> float:
+    if rule.scale is not None:
+        return config.number(rule.scale)
+    width = float(head_dim) if rule.score_width is None else config.number(rule.score_width)
+    require_positive(width_that_scores_are_divided_by=width)
+    return float(width**-0.5)
 
 
 def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
@@ -262,18 +291,22 @@ def _is_on(when: tuple[str, str] | None, config: Config) -> bool:
 def _dense(family: Family, config: Config) -> Dense:
     if family.dense_width is None:
         raise UnsupportedError(f"{config.where} has layers without experts, which this family does not do.")
-    activation, bias = Activation(family.activation), config.flag(family.dense_bias)
+    activation, bias = _activation(family, config), config.flag(family.dense_bias)
     return Dense(config.integer(family.dense_width), activation, bias)
 
 
 def _experts(family: Family, config: Config) -> Moe:
-    rule, activation = family.moe, Activation(family.activation)
+    rule, activation = family.moe, _activation(family, config)
     assert rule is not None, f"{family.name} has no experts"
     if rule.clamped is not None:
         alpha, limit = config.number(rule.clamped.alpha), config.number(rule.clamped.limit)
         activation = Activation("clamped_silu", alpha, limit)
     experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
     return Moe(_router(rule, config), experts, _shared(rule, config), config.integer(rule.latent), rule.scaled_input)
+
+
+def _activation(family: Family, config: Config) -> Activation:
+    return Activation(family.activations[config.text(family.hidden_act)])
 
 
 def _router(rule: MoeRule, config: Config) -> Router:

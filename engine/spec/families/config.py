@@ -16,24 +16,31 @@ class _Required:
     """Marks a key without a default."""
 
 
+class _Absent:
+    """Says that a null is as good as no value."""
+
+
 REQUIRED: Final = _Required()
+ABSENT: Final = _Absent()
 
 
 @dataclass(frozen=True)
 class Key:
     """A value of config.json: the first of `names` that is there and not null, else `default`, perhaps a key itself.
 
-    A name with a dot is that of a field of an object inside, `object.field`. A whole number is meant `times` over.
+    Where a null says something else than nothing, `null` is what it stands for. A name with a dot is that of a field
+    of an object inside, `object.field`. A whole number is meant `times` over.
     """
 
     names: tuple[str, ...]
     default: Any = REQUIRED
     times: int = 1
+    null: Any = ABSENT
 
 
-def key(*names: str, default: Any = REQUIRED) -> Key:
+def key(*names: str, default: Any = REQUIRED, null: Any = ABSENT) -> Key:
     """Short form of `Key`, for the records of families."""
-    return Key(names, default)
+    return Key(names, default, null=null)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,8 @@ class Config:
             value = self._value(name)
             if value is not None:
                 return value
+            if not isinstance(wanted.null, _Absent) and self._is_null(name):
+                return wanted.null
         if isinstance(wanted.default, _Required):
             raise CorruptFileError(f"{self.where} lacks {wanted.names[0]}.", REMEDY)
         return self.raw(wanted.default)
@@ -60,8 +69,16 @@ class Config:
         return any(self._value(name) is not None for name in wanted.names)
 
     def _value(self, name: str) -> Any:
+        holder, field = self._place(name)
+        return holder.data.get(field)
+
+    def _is_null(self, name: str) -> bool:
+        holder, field = self._place(name)
+        return field in holder.data and holder.data[field] is None
+
+    def _place(self, name: str) -> tuple[Config, str]:
         holder, dot, field = name.partition(".")
-        return self.inner(holder).data.get(field) if dot else self.data.get(name)
+        return (self.inner(holder), field) if dot else (self, name)
 
     def integer(self, wanted: Key | int) -> int:
         if isinstance(wanted, Key) and isinstance(wanted.default, Key) and not self.has(wanted):

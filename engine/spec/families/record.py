@@ -13,6 +13,7 @@ from typing import Any, Literal
 from engine.spec.families.config import Key, key
 from engine.spec.families.state_spaces import StateRule
 from engine.spec.names import Names
+from engine.spec.residual import PRE_NORM, Residual
 
 WINDOW = key("sliding_window", default=0)
 HEADS = key("num_attention_heads")
@@ -26,6 +27,10 @@ DENSE_WIDTH = key("intermediate_size")
 NO_LAYERS = Key((), ())
 LAYER_TYPES = key("layer_types", default=())
 NORM_EPS = key("rms_norm_eps", default=1e-6)
+HIDDEN_ACT = key("hidden_act", default="silu")
+SILU = {"silu": "silu", "swish": "silu"}  # names of activations in config.json, and ours
+GELU_TANH = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+GATED = {**SILU, **GELU_TANH, "gelu": "gelu"}
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN, SLIDING_MOST = "all", "late", "even", "most"
@@ -87,8 +92,8 @@ class GrowthRule:
 class AttentionRule:
     """Grouped-query attention; without `rope` nothing is rotated.
 
-    Without `scale` scores are divided by the root of the head's width. `v_dim` is 0 where values are as wide as keys.
-    There is no `qk_norm` unless it is also `normed`.
+    Scores are multiplied by `scale`; without it they are divided by the root of `score_width`, or else of the head's
+    width. `v_dim` is 0 where values are as wide as keys. There is no `qk_norm` unless it is also `normed`.
     """
 
     heads: Key = HEADS
@@ -97,6 +102,9 @@ class AttentionRule:
     v_dim: Key | int = 0
     scale: Key | None = None
     value_scale: Key | float = 1.0
+    score_width: Key | None = None
+    softcap: Key | float = 0.0
+    clip: Key | float = 0.0
     qk_norm: str = "none"
     normed: Key | bool = True
     qkv_bias: Key | bool = False
@@ -243,6 +251,15 @@ class MoeRule:
 
 
 @dataclass(frozen=True)
+class NormRule:
+    """The norms of the residual stream. Where the field `rms_eps` is there, they are of the root mean square."""
+
+    kind: str = "rms"
+    bias: Key | bool = False
+    rms_eps: Key | None = None
+
+
+@dataclass(frozen=True)
 class Family:
     """One family.
 
@@ -251,7 +268,8 @@ class Family:
     values of `model_type` under which the same architecture is published. `inside` names the object of config.json
     that describes the decoder where there is more than a decoder; without such an object it is config.json itself.
     `windowed` is the attention of the layers with a window, which the window of `mixer` tells, where it is another one.
-    `activation` is that of every feed-forward part without one of its own.
+    `hidden_act` names the activation of every feed-forward part without one of its own; `activations` are the names
+    that the family knows, and ours. With `embedding_root` embeddings are multiplied by the root of the hidden size too.
     """
 
     name: str
@@ -263,13 +281,19 @@ class Family:
     dense_width: Key | None = DENSE_WIDTH  # None: every layer has experts
     dense_bias: Key | bool = False
     norm_eps: Key = NORM_EPS
+    norm: NormRule = NormRule()
+    residual: Residual = PRE_NORM
     embedding_scale: Key | float = 1.0
+    embedding_root: bool = False
     residual_scale: Key | float = 1.0
+    logit_scale: Key | float = 1.0
     logit_divisor: Key | float = 1.0
+    logit_softcap: Key | float = 0.0
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tested: tuple[str, ...] = ("f32",)
     also: tuple[str, ...] = ()
     recurrent: RecurrentRule | None = None
     single_part: SinglePartRule | None = None
-    activation: str = "silu"
+    hidden_act: Key = HIDDEN_ACT
+    activations: Mapping[str, str] = field(default_factory=lambda: SILU)
     inside: str = ""

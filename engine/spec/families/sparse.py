@@ -86,11 +86,12 @@ OLMOE = Family(
     name="olmoe",
     architecture="OlmoeForCausalLM",
     names=Names((*DECODER, *EXPERTS), SKIPPED),
-    mixer=AttentionRule(qk_norm="full", qkv_bias=ATTENTION_BIAS, o_bias=ATTENTION_BIAS),
+    mixer=AttentionRule(
+        qk_norm="full", qkv_bias=ATTENTION_BIAS, o_bias=ATTENTION_BIAS, clip=key("clip_qkv", default=0.0)
+    ),
     moe=MoeRule(count=COUNT, top_k=TOP_K, width=key("intermediate_size"), normalize=NORMALIZE),
     dense_width=None,
     norm_eps=key("rms_norm_eps", default=1e-5),
-    only={"clip_qkv": ()},
 )
 
 GRANITE_MOE = Family(

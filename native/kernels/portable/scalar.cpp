@@ -58,12 +58,6 @@ void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* ou
     }
 }
 
-float glu_value(const Glu& glu, float gate, float up) {
-    if (glu.kind == GluKind::relu2) return relu2(up);
-    if (glu.kind == GluKind::limited_silu) return limited_silu_glu(gate, up, glu.limit);
-    return glu.kind == GluKind::silu ? silu_glu(gate, up) : clamped_silu_glu(gate, up, glu.alpha, glu.limit);
-}
-
 void glu_rows(const Glu& glu, const float* gate, const float* up, int n, float* h) {
     for (int i = 0; i < n; ++i) h[i] = glu_value(glu, gate != nullptr ? gate[i] : up[i], up[i]);
 }

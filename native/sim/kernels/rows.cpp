@@ -7,6 +7,7 @@ SIM_KERNEL_FLAT(glu_rows);
 SIM_KERNEL_FLAT(sigmoid_gate);
 SIM_KERNEL_FLAT(gate_rows);
 SIM_KERNEL_FLAT(relu2_rows);
+SIM_KERNEL_FLAT(bound_rows);
 SIM_KERNEL_FLAT(decay_rows);
 SIM_KERNEL_FLAT(add_rows);
 SIM_KERNEL_FLAT(scale_rows);

@@ -1,14 +1,16 @@
 """Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
 
-from . import general, linear, llama4, plain
+from . import general, linear, llama4, plain, residual
 
 SPEC_CHANGES = {
     **general.SPEC_CHANGES,
     **linear.SPEC_CHANGES,
     **llama4.SPEC_CHANGES,
     **plain.SPEC_CHANGES,
+    **residual.SPEC_CHANGES,
 }
 DENSE_CHANGES = {
     **general.DENSE_CHANGES,
     **linear.DENSE_CHANGES,
+    **residual.DENSE_CHANGES,
 }

@@ -8,6 +8,7 @@ from .llama4 import LLAMA4_CASES
 from .plain import PLAIN_CASES
 from .quantised import QUANTISED_CASES
 from .recurrent import RECURRENT_CASES
+from .residual import RESIDUAL_CASES
 from .sparse import SPARSE_CASES
 
 CASES: tuple[Case, ...] = (
@@ -18,6 +19,7 @@ CASES: tuple[Case, ...] = (
     *LINEAR_CASES,
     *PLAIN_CASES,
     *LLAMA4_CASES,
+    *RESIDUAL_CASES,
 )
 
 __all__ = ["CASES", "QUANTISED_CASES", "Case"]

@@ -1,1 +1,0 @@
-"""Ollama's interface, so that its clients work unchanged."""

@@ -1,0 +1,57 @@
+"""The residual stream: how a layer's parts read it and add to it, and the norms on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.spec.check import require
+
+NORMS = ("rms", "layer")
+FORMS = ("pre", "post", "sandwich", "parallel")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The norms of the residual stream. Those inside a mixer are always of the root mean square.
+
+    `rms` divides by the root mean square, `layer` takes the mean away first and divides by the deviation.
+    """
+
+    kind: str = "rms"
+    bias: bool = False  # added at the end; of layer norms alone
+
+    def __post_init__(self) -> None:
+        require(self.kind in NORMS, f"the norm must be one of {', '.join(NORMS)}, not {self.kind}")
+        require(self.kind == "layer" or not self.bias, "only layer norms have biases")
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What a layer does with the stream x and its parts f.
+
+    `pre`: `x += f(norm(x))`, one part after the other. `post`: `x += norm(f(x))`. `sandwich`: `x += norm(f(norm(x)))`.
+    `parallel`: both parts read one norm of x, and both are added.
+    """
+
+    form: str = "pre"
+
+    def __post_init__(self) -> None:
+        require(self.form in FORMS, f"the residual form must be one of {', '.join(FORMS)}, not {self.form}")
+
+    @property
+    def norms_before(self) -> bool:
+        """Whether parts read a norm of the stream."""
+        return self.form != "post"
+
+    @property
+    def norms_after(self) -> bool:
+        """Whether what parts make is normed before it is added."""
+        return self.form in ("post", "sandwich")
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether both parts read the same norm, that of the mixer."""
+        return self.form == "parallel"
+
+
+PRE_NORM, RMS_NORM = Residual(), Norm()
