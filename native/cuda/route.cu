@@ -108,11 +108,13 @@ static inline void close_groups(const float* choice, uint8_t* taken, int experts
     __syncwarp();
 }
 
-// `bias` (null: none) counts for the choice alone. `forced` (null: none) are ids to take instead of choosing; `table`
-// (null: none) has those of every token id, as numbers. ids and weights lie dense, `top_k` a token.
+// `bias` (null: none) counts for the choice alone; `expert_scale` (null: none) multiplies weights at last. `forced`
+// (null: none) are ids to take instead of choosing; `table` (null: none) has those of every token id, as numbers. ids
+// and weights lie dense, `top_k` a token.
 extern "C" __global__ void route(const float* logits, int stride, const float* bias, int experts, int top_k,
                                  int scoring, int groups, int top_groups, int group_top, int normalize, float scale,
-                                 const int* forced, const float* table, const int* token_ids, const int* rows, int* ids, float* weights) {
+                                 const float* expert_scale, const int* forced, const float* table,
+                                 const int* token_ids, const int* rows, int* ids, float* weights) {
     SHARED(float, scores, kRouteExperts);
     SHARED(float, choice, kRouteExperts);
     SHARED(uint8_t, taken, kRouteExperts);
@@ -156,8 +158,11 @@ extern "C" __global__ void route(const float* logits, int stride, const float* b
         for (int j = own_lane(); j < top_k; j += kWarp) chosen[j] = chosen[j] / total;
         __syncwarp();
     }
-    for (int j = own_lane(); j < top_k; j += kWarp)
-        weights[first + static_cast<size_t>(j)] = canonical(chosen[j] * scale);
+    for (int j = own_lane(); j < top_k; j += kWarp) {
+        const size_t place = first + static_cast<size_t>(j);
+        const float own_scale = expert_scale != nullptr ? expert_scale[ids[place]] : 1.0f;
+        weights[place] = canonical(chosen[j] * scale * own_scale);
+    }
 }
 
 }  // namespace freetoken

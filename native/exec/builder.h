@@ -77,6 +77,7 @@ public:
     const Buffer& read(size_t i) const;
     const Buffer& write(size_t i) const;
     bool has_read(size_t i) const { return i < spec_.reads.size() && !spec_.reads[i].empty(); }
+    bool has_weight(size_t i) const { return i < spec_.weights.size() && !spec_.weights[i].empty(); }
     OrderedMatrix ordered_matrix(size_t i) const;
     // Of an operation that takes no other order than that of its input.
     PackedMatrix matrix(size_t i) const;

@@ -214,7 +214,7 @@ Scoring scoring_of(const OpReader& op, const std::string& name) {
 
 // The experts of every token id, [ids][top_k]; empty where a token's scores choose them.
 std::vector<int32_t> experts_of_tokens(const OpReader& op, const RouteShape& shape) {
-    if (op.weights() == 1) return {};
+    if (!op.has_weight(1)) return {};
     const int length = op.vector_length(1);
     op.require(length > 0 && length % shape.top_k == 0, "its table does not have experts for every token");
     const float* given = op.vector(1, length);
@@ -236,7 +236,7 @@ std::vector<int32_t> experts_of_tokens(const OpReader& op, const RouteShape& sha
 }  // namespace
 
 std::unique_ptr<Operation> make_route(const OpReader& op) {
-    op.require(op.weights() == 1 || op.weights() == 2, "takes a bias and perhaps a table");
+    op.require(op.weights() >= 1 && op.weights() <= 3, "takes a bias, perhaps a table and scales of experts");
     op.arity(1, 2, op.weights());
     const Buffer& logits = op.read(0);
     const Buffer& ids = op.write(0);
@@ -250,6 +250,7 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
     shape.normalize = op.flag("normalize");
     shape.scale = op.real("scale");
     shape.bias = op.optional_vector(0, logits.width);
+    if (op.has_weight(2)) shape.expert_scale = op.vector(2, logits.width);
     shape.scoring = scoring_of(op, op.text("scoring"));
     op.width(ids, shape.top_k);
     op.width(weights, shape.top_k);

@@ -115,7 +115,8 @@ struct RouteShape {
     int group_top = 1;
     bool normalize = false;
     float scale = 1.0f;
-    const float* bias = nullptr;  // [experts], for the choice only
+    const float* bias = nullptr;          // [experts], for the choice only
+    const float* expert_scale = nullptr;  // [experts], of weights, at last
 };
 
 struct Operations {

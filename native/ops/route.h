@@ -74,7 +74,10 @@ void weigh_chosen(const RouteShape& shape, const float* scores, const int32_t* i
         const float total = lane_sum(weights, static_cast<size_t>(shape.top_k)) + 1e-20f;
         for (int j = 0; j < shape.top_k; ++j) weights[j] = weights[j] / total;
     }
-    for (int j = 0; j < shape.top_k; ++j) weights[j] = canonical(weights[j] * shape.scale);
+    for (int j = 0; j < shape.top_k; ++j) {
+        const float own = shape.expert_scale != nullptr ? shape.expert_scale[ids[j]] : 1.0f;
+        weights[j] = canonical(weights[j] * shape.scale * own);
+    }
 }
 
 void route(const RouteShape& shape, const float* logits, float* scratch, int32_t* ids, float* weights) {

@@ -22,7 +22,9 @@ TOKEN_IDS = 3
 
 @dataclass(frozen=True)
 class Route:
-    """A router of `experts`; with `bias` the choice has one, with `by_token` a table chooses."""
+    """A router of `experts`; with `bias` the choice has one, with `by_token` a table chooses, with `scales`
+    weights have a factor of their expert.
+    """
 
     experts: int = 16
     top_k: int = 4
@@ -34,6 +36,7 @@ class Route:
     scale: float = 1.0
     bias: bool = False
     by_token: bool = False
+    scales: bool = False
 
     def attributes(self) -> dict[str, Any]:
         names = ("top_k", "scoring", "groups", "top_groups", "group_top", "normalize", "scale")
@@ -44,6 +47,9 @@ class Route:
         random = np.random.default_rng(8)
         rows = [random.permutation(self.experts)[: self.top_k] for _ in range(TOKEN_IDS)]
         return np.concatenate(rows).astype(np.float32)
+
+    def scale_values(self) -> Floats:
+        return np.random.default_rng(9).normal(1, 0.3, self.experts).astype(np.float32)
 
     def bias_values(self) -> Floats:
         return np.random.default_rng(7).normal(0, 0.2, self.experts).astype(np.float32)
@@ -56,6 +62,8 @@ ROUTES = {
     "softmax over the chosen": Route(scoring="softmax_topk", bias=True),
     "root of softplus": Route(scoring="sqrt_softplus", bias=True, normalize=True, scale=1.5),
     "by token": Route(scoring="sqrt_softplus", normalize=True, by_token=True),
+    "scales": Route(normalize=True, scale=1.5, scales=True),
+    "scales and a table": Route(by_token=True, scales=True),
     "one of few": Route(experts=5, top_k=1),
     "all": Route(experts=7, top_k=7, scoring="softmax_topk"),
     "odd": Route(experts=37, top_k=9, normalize=True),
@@ -79,6 +87,7 @@ def native_route(route: Route, logits: Floats, forced: Ints | None = None) -> tu
         "table": Tensor("f32", TOKEN_IDS, route.experts, memoryview(np.zeros(_table_bytes(route.experts), np.uint8))),
         "by_token": _vector(route.table()),
         "bias": _vector(bias),
+        "scales": _vector(route.scale_values()),
     }
     buffers = {
         "x": Buffer(route.experts),
@@ -92,7 +101,7 @@ def native_route(route: Route, logits: Floats, forced: Ints | None = None) -> tu
             "route",
             ("x",),
             ("ids", "weights"),
-            ("bias" if route.bias else "", *["by_token"] * route.by_token),
+            ("bias" if route.bias else "", "by_token" if route.by_token else "", *["scales"] * route.scales),
             route.attributes(),
         ),
         Op("select", ("x",), ("logits",)),
@@ -122,7 +131,8 @@ def device_route(route: Route, logits: Floats, forced: Ints | None = None, paddi
     out = put(ids), put(weights)
     shape = (route.experts, route.top_k, SCORINGS[route.scoring], route.groups, route.top_groups, route.group_top)
     bias = put(route.bias_values()) if route.bias else 0
-    rest = (int(route.normalize), route.scale, put(forced) if forced is not None else 0)
+    scales = put(route.scale_values()) if route.scales else 0
+    rest = (int(route.normalize), route.scale, scales, put(forced) if forced is not None else 0)
     rest += (put(route.table()) if route.by_token else 0, put(token_ids(tokens)))
     args = (put(logits), route.experts, bias, *shape, *rest, put(np.array([tokens], np.int32)), *out)
     stream = driver.stream()

@@ -197,6 +197,7 @@ def make_route(op: OpReader) -> Issue:
     op.require(1 <= top_groups <= groups and (groups == 1 or group_top >= 1), "no groups are kept or judged")
     op.require(1 <= top_k <= min(MOST_CHOSEN, experts // groups * top_groups), "it chooses too many experts, or none")
     bias = op.context.weights.vector(op.op.weights[0], experts)
+    own = op.context.weights.vector(op.op.weights[2], experts) if len(op.op.weights) > 2 else 0
     table = _table(op, experts, top_k)
     launch = op.context.launcher("route")
     layer = op.context.routers.index(op.index)
@@ -205,7 +206,7 @@ def make_route(op: OpReader) -> Issue:
         shape = (experts, top_k, scoring, groups, top_groups, group_top, normalize, scale)
         forced = extent.forced_ids(layer, top_k)
         by_token = (table, extent.token_ids)
-        inputs = (logits.address, logits.stride, bias, *shape, forced, *by_token, extent.live(False))
+        inputs = (logits.address, logits.stride, bias, *shape, own, forced, *by_token, extent.live(False))
         launch((extent.grid_rows(False), 1, 1), WARP, *inputs, ids.address, weights.address)
         if extent.record(layer):
             size = 4 * extent.grid_rows(False) * top_k
@@ -216,9 +217,9 @@ def make_route(op: OpReader) -> Issue:
 
 def _table(op: OpReader, experts: int, top_k: int) -> int:
     """The address of the experts of every token id; 0 where a token's scores choose."""
-    if len(op.op.weights) == 1:
+    name = op.op.weights[1] if len(op.op.weights) > 1 else ""
+    if not name:
         return 0
-    name = op.op.weights[1]
     ids = op.context.weights.values(name)
     op.require(len(ids) % top_k == 0 and len(ids) > 0, "its table does not have experts for every token")
     rows = ids.reshape(-1, top_k)

@@ -25,7 +25,7 @@ def _route(op: Op, step: Step) -> None:
     bias = step.weight(op.weights[0]) if op.weights[0] else 0.0
     scoring, top_k = op.attrs["scoring"], int(op.attrs["top_k"])
     scores = SCORINGS[str(scoring)](logits)
-    if len(op.weights) > 1:
+    if len(op.weights) > 1 and op.weights[1]:
         ids = step.weight(op.weights[1]).view(-1, top_k)[step.tokens].long()
     else:
         choice = _open_groups(op, scores + bias)
@@ -35,8 +35,11 @@ def _route(op: Op, step: Step) -> None:
         weights = weights.softmax(-1)
     if op.attrs["normalize"]:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    weights = weights * float(op.attrs["scale"])
+    if len(op.weights) > 2:
+        weights = weights * step.weight(op.weights[2])[ids]
     step.buffers[op.writes[0]][:] = ids.int()
-    step.buffers[op.writes[1]][:] = weights * float(op.attrs["scale"])
+    step.buffers[op.writes[1]][:] = weights
 
 
 def _open_groups(op: Op, choice: Tensor) -> Tensor:
