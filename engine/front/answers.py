@@ -96,6 +96,7 @@ class Tally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated: int = 0
+    reasoned: int = 0  # of the generated tokens, those of reasoning
     first_token: float | None = None
     prompt_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -160,6 +161,7 @@ class Tally:
             "completion_tokens": self.generated,
             "total_tokens": self.prompt_tokens + self.generated,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoned},
         }
 
     def statistics(self) -> dict[str, float | int | str]:
@@ -247,6 +249,7 @@ async def answer(client: WorkerClient, text: Text, job: Job, tally: Tally) -> As
                     first = time.monotonic()
                     tally.first_token = min(first - tally.began, tally.first_token or float("inf"))
                 heard += len(message.ids)
+                tally.reasoned += len(message.ids) if telling.thinking else 0
                 for piece in telling.hear(message):
                     yield piece
                 if telling.ended:
@@ -275,6 +278,11 @@ class _Telling:
         self._called = False
         self.ended = False
         """Whether nothing more is wanted: a stop string has come, or the only call that was allowed."""
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the model is in the middle of reasoning."""
+        return self._parser.thinking
 
     def hear(self, message: Tokens) -> list[Piece]:
         """What some more tokens make certain."""

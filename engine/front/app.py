@@ -21,7 +21,9 @@ from engine.front.dialects import dialect_of, our_mistake, status_of
 from engine.front.fields import shortened
 from engine.front.guard import Guard
 from engine.front.metrics import metrics_route
+from engine.front.ollama_api.routes import Ollama
 from engine.front.openai_api.routes import OpenAI
+from engine.front.responses_api.routes import Responses
 from engine.front.supervisor import Supervisor
 
 
@@ -41,7 +43,8 @@ def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_do
 
 
 def _interfaces(supervisor: Supervisor) -> list[Route]:
-    return [metrics_route(supervisor), *OpenAI(supervisor).routes(), *Anthropic(supervisor).routes()]
+    interfaces = (OpenAI(supervisor), Responses(supervisor), Anthropic(supervisor), Ollama(supervisor))
+    return [metrics_route(supervisor), *(route for interface in interfaces for route in interface.routes())]
 
 
 def _health(**more: str | int | None) -> Route:

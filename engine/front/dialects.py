@@ -101,6 +101,20 @@ class AnthropicDialect:
         return {"type": "error", "error": {"type": kind, "message": str(error), "remedy": error.remedy}}
 
 
+class ResponsesDialect(OpenAIDialect):
+    """Server-sent events whose names are their types, from the OpenAI interface of responses."""
+
+    end = b""
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        name = f"event: {event.get('type', 'error')}\n".encode()
+        return name + super().frame(event)
+
+    def error(self, error: FreetokenError) -> Json:
+        told = super().error(error)
+        return {"type": "error", **told["error"], **told}
+
+
 class OllamaDialect:
     """A JSON object a line."""
 
@@ -117,7 +131,8 @@ class OllamaDialect:
         return {"error": str(error)}
 
 
-OPENAI, ANTHROPIC, OLLAMA = OpenAIDialect(), AnthropicDialect(), OllamaDialect()
+OPENAI, RESPONSES = OpenAIDialect(), ResponsesDialect()
+ANTHROPIC, OLLAMA = AnthropicDialect(), OllamaDialect()
 
 
 def dialect_of(path: str) -> Dialect:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -100,6 +101,13 @@ async def while_connected(request: Request, work: Awaitable[Value]) -> Value:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def naming_ignored(response: Response, ignored: Sequence[str]) -> Response:
+    """`response`, which says what of the request changed nothing."""
+    if ignored:
+        response.headers["X-Freetoken-Ignored"] = re.sub(r"[^ -~]", "?", ", ".join(ignored))
+    return response
 
 
 class EventStream(Response):

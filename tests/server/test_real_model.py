@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ollama
 import pytest
 
 import engine.front
@@ -177,3 +178,17 @@ def test_room_on_a_device_is_refused_by_number(real: RunningFront) -> None:
     assert (state["experts"], state["expert_slots"]) == (0.0, 0)
     assert len(token_names(real, [1, 2, 3], 4, temperature=0)) == 4
     real.control("stop", model="tiny")
+
+
+def test_ollamas_client_lists_and_shows_a_real_model(real: RunningFront, model_store: Path) -> None:
+    client = ollama.Client(host=real.url)
+    (listed,) = client.list().models
+    assert (listed.model, len(listed.digest or "")) == ("tiny", 64)
+    assert listed.details is not None
+    shown = client.show("tiny:latest")
+    assert shown.details == listed.details
+    assert shown.details is not None
+    assert (shown.details.family, shown.details.format) == ("qwen3_moe", "ftw")
+    assert shown.modelinfo is not None
+    assert shown.modelinfo["qwen3_moe.context_length"] > 0
+    assert shown.capabilities == ["completion"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import AsyncExitStack
 
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from engine.front.answering import jobs_of, respond, use
 from engine.front.anthropic_api.requests import MessagesAsked, read_messages
 from engine.front.anthropic_api.shape import MessageShape
 from engine.front.chats import chat_prompt
-from engine.front.http import read_body, while_connected
+from engine.front.http import naming_ignored, read_body, while_connected
 from engine.front.supervisor import Supervisor
 
 
@@ -47,17 +46,9 @@ class Anthropic:
             jobs = jobs_of(asked, loaded, [prompt], reader)
             shape = MessageShape(loaded.name, len(prompt[0]), reader.form.id_style)
             response = await respond(asked, loaded, jobs, shape, stack)
-            return _telling(response, asked)
+            return naming_ignored(response, asked.ignored)
 
     async def _count(self, asked: MessagesAsked) -> Response:
         async with use(self._supervisor, asked.model) as loaded:
             prompt, _ = await asyncio.to_thread(chat_prompt, loaded.text, asked)
-            return _telling(JSONResponse({"input_tokens": len(prompt[0])}), asked)
-
-
-def _telling(response: Response, asked: MessagesAsked) -> Response:
-    """`response`, which says what of the request changed nothing."""
-    if asked.ignored:
-        named = ", ".join(asked.ignored).encode("ascii", "replace").decode()
-        response.headers["X-Freetoken-Ignored"] = re.sub(r"[^ -~]", "?", named)
-    return response
+            return naming_ignored(JSONResponse({"input_tokens": len(prompt[0])}), asked.ignored)

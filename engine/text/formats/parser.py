@@ -49,6 +49,11 @@ class AnswerParser:
         }
         self._enter(part)
 
+    @property
+    def thinking(self) -> bool:
+        """Whether what comes next is reasoning, as far as is known."""
+        return self._part is Part.THOUGHT
+
     def push(self, text: str) -> list[Piece]:
         """What `text` makes certain."""
         self._held += text

@@ -1,0 +1,1 @@
+"""Ollama's interface, so that its clients work unchanged."""

@@ -1,0 +1,153 @@
+"""Ollama's interface: /api/chat, /api/generate, /api/tags, /api/show, /api/ps, /api/version."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from engine import __version__
+from engine.files.ftw.opening import open_model
+from engine.files.store import READY
+from engine.front.answering import folder_of, jobs_of, respond, use
+from engine.front.asked import ChatAsked
+from engine.front.chats import chat_prompt
+from engine.front.http import read_body, while_connected
+from engine.front.loaded import Loaded
+from engine.front.ollama_api.models import capabilities, details, digest
+from engine.front.ollama_api.requests import Keeping, RawAsked, read_chat, read_generate, read_name
+from engine.front.ollama_api.shape import OllamaShape, stamp
+from engine.front.supervisor import Supervisor, Wish
+
+
+class Ollama:
+    """The routes over one supervisor."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/chat", self.chat, methods=["POST"]),
+            Route("/api/generate", self.generate, methods=["POST"]),
+            Route("/api/tags", self.tags, methods=["GET"]),
+            Route("/api/show", self.show, methods=["POST"]),
+            Route("/api/ps", self.ps, methods=["GET"]),
+            Route("/api/version", self.version, methods=["GET"]),
+        ]
+
+    async def chat(self, request: Request) -> Response:
+        """An answer to messages."""
+        keeping, asked = read_chat(await read_body(request))
+        return await while_connected(request, self._answer(keeping, asked, chat=True))
+
+    async def generate(self, request: Request) -> Response:
+        """An answer to a prompt."""
+        keeping, asked = read_generate(await read_body(request))
+        return await while_connected(request, self._answer(keeping, asked, chat=False))
+
+    async def tags(self, request: Request) -> Response:
+        """Every model of the store that can be used."""
+        entries = await asyncio.to_thread(self._supervisor.store.entries)
+        ready = [entry for entry in entries if entry.state == READY]
+        models = [
+            {
+                **_named(entry.name),
+                "modified_at": stamp(entry.modified),
+                "size": entry.size,
+                "digest": await asyncio.to_thread(digest, entry.folder),
+                "details": await asyncio.to_thread(details, entry.folder),
+            }
+            for entry in ready
+        ]
+        return JSONResponse({"models": models})
+
+    async def show(self, request: Request) -> Response:
+        """What a model is."""
+        folder = folder_of(self._supervisor, read_name(await read_body(request)))
+        manifest = (await asyncio.to_thread(open_model, folder)).manifest
+        spec: Any = manifest.spec
+        family = spec["family"]
+        info = {
+            "general.architecture": family,
+            f"{family}.block_count": len(spec["layers"]),
+            f"{family}.context_length": spec["context_length"],
+            f"{family}.embedding_length": spec["hidden_size"],
+        }
+        return JSONResponse(
+            {
+                "modelfile": "",
+                "parameters": "",
+                "template": "",
+                "details": await asyncio.to_thread(details, folder),
+                "model_info": info,
+                "capabilities": await asyncio.to_thread(capabilities, folder),
+            }
+        )
+
+    async def ps(self, request: Request) -> Response:
+        """The loaded models."""
+        models = []
+        for loaded in await self._supervisor.refresh_all():
+            state, folder = loaded.state(), folder_of(self._supervisor, loaded.name)
+            until = time.time() + 100 * 365 * 86400 if state["until"] is None else state["until"]
+            models.append(
+                {
+                    **_named(loaded.name),
+                    "size": state["size"],
+                    "size_vram": 0 if state["device"] == "cpu" else state["expert_bytes"] or 0,
+                    "digest": await asyncio.to_thread(digest, folder),
+                    "details": await asyncio.to_thread(details, folder),
+                    "expires_at": stamp(until),
+                    "context_length": state["context"],
+                }
+            )
+        return JSONResponse({"models": models})
+
+    async def version(self, request: Request) -> Response:
+        """Ours."""
+        return JSONResponse({"version": __version__})
+
+    async def _answer(self, keeping: Keeping, asked: ChatAsked | RawAsked | None, chat: bool) -> Response:
+        folder_of(self._supervisor, keeping.model)
+        if asked is None and keeping.keep_alive == 0:
+            return await self._unload(keeping.model, chat)
+        async with AsyncExitStack() as stack:
+            loaded = await stack.enter_async_context(use(self._supervisor, keeping.model))
+            if keeping.keep_alive is not None:  # while it is in use: it must not go for being idle before it answers
+                await self._supervisor.load(keeping.model, Wish(keep_alive=keeping.keep_alive))
+            match asked:
+                case None:
+                    return _nothing_said(loaded.name, chat, "load")
+                case ChatAsked():
+                    return await _chat(loaded, asked, chat, stack)
+                case RawAsked():
+                    ids = await asyncio.to_thread(loaded.text.encode_prompt, asked.prompt)
+                    jobs = jobs_of(asked, loaded, [(tuple(ids), loaded.text.anchors(ids))])
+                    return await respond(asked, loaded, jobs, OllamaShape(loaded.name, chat), stack)
+
+    async def _unload(self, name: str, chat: bool) -> Response:
+        if any(loaded.name == name for loaded in self._supervisor.models):
+            await self._supervisor.stop(name)
+        return _nothing_said(name, chat, "unload")
+
+
+async def _chat(loaded: Loaded, asked: ChatAsked, chat: bool, stack: AsyncExitStack) -> Response:
+    prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
+    jobs = jobs_of(asked, loaded, [prompt], reader)
+    return await respond(asked, loaded, jobs, OllamaShape(loaded.name, chat, reader.form.id_style), stack)
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"name": name, "model": name}
+
+
+def _nothing_said(model: str, chat: bool, reason: str) -> Response:
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
+    head = {"model": model, "created_at": stamp(time.time())}
+    return JSONResponse({**head, **said, "done": True, "done_reason": reason})

@@ -1,0 +1,1 @@
+"""The OpenAI interface of responses, which agents speak."""

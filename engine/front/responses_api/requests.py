@@ -1,0 +1,212 @@
+"""Requests for responses, made into what any chat is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from reprlib import repr as shown
+from typing import Any
+
+from engine.base.sampling import PARAMETERS
+from engine.front import fields
+from engine.front.asked import ChatAsked, values_of
+from engine.front.fields import Field, FieldError
+from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
+
+Messages = tuple[Mapping[str, Any], ...]
+
+_PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
+_TABLE = {
+    "model": Field(fields.model, required=True),
+    "stream": Field(fields.flag, False),
+    "store": Field(fields.flag, True),
+    "max_output_tokens": Field(fields.whole(1, 2**31 - 1)),
+    "parallel_tool_calls": Field(fields.flag, True),
+    "reasoning": Field(fields.mapping, {}),
+    "text": Field(fields.mapping, {}),
+    "tools": Field(fields.mappings, ()),
+    "tool_choice": Field(lambda _name, value: value, "auto"),
+    "instructions": Field(lambda name, value: _text(name, value), ""),
+    "previous_response_id": Field(lambda name, value: _text(name, value)),
+    **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
+}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_TEXTS = ("input_text", "output_text", "text", "refusal")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+@dataclass(frozen=True)
+class ResponseAsked(ChatAsked):
+    """A request for a response. `ignored` are the members and the tools that change nothing.
+
+    `conversation` is what a response to this one goes on from, without the instructions, which are not kept.
+    """
+
+    conversation: Messages = ()
+    store: bool = True
+    previous: str | None = None
+    echoed: Mapping[str, Any] | None = None
+    ignored: tuple[str, ...] = ()
+
+
+def previous_id(body: Mapping[str, Any]) -> str | None:
+    """The id of the response that a request goes on from."""
+    found: str | None = _TABLE["previous_response_id"].value("previous_response_id", body)
+    return found
+
+
+def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
+    """The request in `body`, which goes on from the messages `before`. FieldError for what cannot be served."""
+    values = {name: field.value(name, body) for name, field in _TABLE.items()}
+    form = values["text"].get("format")
+    if isinstance(form, dict) and form.get("type", "text") != "text":
+        raise FieldError("text.format", "this is not supported yet.", "Leave it out.")
+    conversation = (*before, *_messages(body.get("input")))
+    instructions = ({"role": "system", "content": values["instructions"]},) if values["instructions"] else ()
+    functions, other_tools = _tools(values["tools"])
+    known = (*_TABLE, "input")
+    return ResponseAsked(
+        model=values["model"],
+        stream=values["stream"],
+        include_usage=True,
+        choices=1,
+        max_tokens=values["max_output_tokens"],
+        stops=(),
+        ignore_eos=False,
+        logprobs=-1,
+        values=values_of(**{name: values[name] for name in _PARAMETERS}),
+        messages=with_names_of_tools((*instructions, *conversation)),
+        template_values=_thinking(values["reasoning"]),
+        tools=_tool_use(functions, values),
+        conversation=conversation,
+        store=values["store"],
+        previous=values["previous_response_id"],
+        echoed=_echoed(values, body),
+        ignored=(*(fields.shortened(name) for name in body if name not in known), *other_tools),
+    )
+
+
+def _messages(value: Any) -> Messages:
+    """Messages of text or a list of items. Reasoning and calls belong to the assistant's message that they precede."""
+    if isinstance(value, str):
+        return ({"role": "user", "content": value},)
+    if not isinstance(value, list) or not value:
+        raise FieldError("input", "text or a list of at least one item is expected.")
+    told: list[dict[str, Any]] = []
+    for index, item in enumerate(value):
+        _add(told, f"input[{index}]", fields.mapping(f"input[{index}]", item))
+    if not told:
+        raise FieldError("input", "none of the items says anything.")
+    return tuple(told)
+
+
+def _add(told: list[dict[str, Any]], name: str, item: Mapping[str, Any]) -> None:
+    match item.get("type", "message"):
+        case "message":
+            _add_message(told, name, item)
+        case "function_call":
+            called = {key: _text(f"{name}.{key}", item.get(key)) for key in ("name", "arguments")}
+            call = {"id": _text(f"{name}.call_id", item.get("call_id")), "type": "function", "function": called}
+            _assistant(told, after_calls=True).setdefault("tool_calls", []).append(call)
+        case "function_call_output":
+            output = item.get("output")
+            content = output if isinstance(output, str) else _joined(f"{name}.output", output)
+            told.append(
+                {"role": "tool", "tool_call_id": _text(f"{name}.call_id", item.get("call_id")), "content": content}
+            )
+        case "reasoning":
+            parts = item.get("content") or item.get("summary") or []
+            text = "\n".join(str(part.get("text", "")) for part in fields.mappings(f"{name}.content", parts))
+            if text:
+                told.append({"role": "assistant", "content": "", "reasoning_content": text})
+        case other:
+            raise FieldError(f"{name}.type", f"items of type {shown(other)} are not supported.", "Leave it out.")
+
+
+def _add_message(told: list[dict[str, Any]], name: str, item: Mapping[str, Any]) -> None:
+    role = item.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise FieldError(f"{name}.role", f"{shown(role)} is not one of {', '.join(_ROLES)}.")
+    content = item.get("content")
+    text = content if isinstance(content, str) else _joined(f"{name}.content", content)
+    if _ROLES[role] == "assistant":
+        message = _assistant(told, after_calls=False)
+        message["content"] += text
+    else:
+        told.append({"role": _ROLES[role], "content": text})
+
+
+def _assistant(told: list[dict[str, Any]], after_calls: bool) -> dict[str, Any]:
+    """The assistant's message that an item belongs to: the last one, unless something else was said since."""
+    last = told[-1] if told else None
+    if last is None or last["role"] != "assistant" or (not after_calls and "tool_calls" in last):
+        told.append({"role": "assistant", "content": ""})
+    return told[-1]
+
+
+def _joined(name: str, parts: Any) -> str:
+    texts = []
+    for index, part in enumerate(fields.mappings(name, parts)):
+        if part.get("type") not in _TEXTS:
+            kind = shown(part.get("type"))
+            raise FieldError(f"{name}[{index}].type", f"{kind} is not supported: this server reads text.", "Send text.")
+        texts.append(_text(f"{name}[{index}].text", part.get("text", part.get("refusal"))))
+    return "\n".join(texts)
+
+
+def _tools(given: Sequence[Mapping[str, Any]]) -> tuple[Messages, tuple[str, ...]]:
+    """Functions as any chat has them; and the tools that only the service itself could run."""
+    functions: list[Any] = []
+    others = []
+    for index, tool in enumerate(given):
+        if tool.get("type") != "function":
+            others.append(f"tools[{index}]")
+            continue
+        functions.append(
+            {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
+        )
+    return tools("tools", functions), tuple(others)
+
+
+def _tool_use(functions: Messages, values: Mapping[str, Any]) -> ToolUse:
+    choice, parallel = values["tool_choice"], values["parallel_tool_calls"]
+    if isinstance(choice, str) and choice in ("none", "auto", "required"):
+        return tool_use(functions, choice, parallel)
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return tool_use(functions, {"name": _text("tool_choice.name", choice.get("name"))}, parallel)
+    raise FieldError("tool_choice", f"none, auto, required or a function is expected, not {shown(choice)}.")
+
+
+def _thinking(reasoning: Mapping[str, Any]) -> dict[str, Any]:
+    effort = reasoning.get("effort")
+    if effort is None:
+        return {}
+    if effort not in _EFFORTS:
+        raise FieldError("reasoning.effort", f"one of {', '.join(_EFFORTS)} is expected, not {shown(effort)}.")
+    thinks = effort != "none"
+    return {"enable_thinking": thinks, "thinking": thinks, **({"reasoning_effort": effort} if thinks else {})}
+
+
+def _echoed(values: Mapping[str, Any], body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a response repeats of its request."""
+    return {
+        "instructions": values["instructions"] or None,
+        "max_output_tokens": values["max_output_tokens"],
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": values["parallel_tool_calls"],
+        "previous_response_id": values["previous_response_id"],
+        "reasoning": {"effort": values["reasoning"].get("effort"), "summary": None},
+        "store": values["store"],
+        "temperature": values["temperature"],
+        "text": {"format": {"type": "text"}},
+        "tool_choice": values["tool_choice"],
+        "tools": list(values["tools"]),
+        "top_p": values["top_p"],
+        "truncation": "disabled",
+    }
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise FieldError(name, f"text is expected, not {shown(value)}.")
+    return value

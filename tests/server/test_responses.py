@@ -1,0 +1,156 @@
+"""The official client's responses against a real front, with a model that says what it is told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.responses import Response
+
+from engine.front.responses_api.stored import MOST_RESPONSES, StoredResponses
+from tests.server.running_front import RunningFront
+
+PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+VOLATILE = {"id", "call_id"}
+
+
+def ask(front: RunningFront, script: str | list[Any], **options: Any) -> Response:
+    """The response to a script, which is the same streamed."""
+    said = f"Say [[[{script}]]]" if isinstance(script, str) else script
+    options = {"model": "scripted", "input": said, "max_output_tokens": 400, **options}
+    whole = front.openai.responses.create(**options)
+    events = list(front.openai.responses.create(**options, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    last = events[-1]
+    assert last.type in ("response.completed", "response.incomplete")
+    assert without_ids(last.response.output) == without_ids(whole.output)
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text
+    arguments = [event.arguments for event in events if event.type == "response.function_call_arguments.done"]
+    assert arguments == [item.arguments for item in whole.output if item.type == "function_call"]
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert without_ids(done) == without_ids(whole.output)
+    return whole
+
+
+def without_ids(items: Any) -> list[dict[str, Any]]:
+    return [{name: value for name, value in item.model_dump().items() if name not in VOLATILE} for item in items]
+
+
+def test_text_comes_as_a_message(front: RunningFront) -> None:
+    response = ask(front, "Hello there.", instructions="Be brief.")
+    assert (response.output_text, response.status) == ("Hello there.", "completed")
+    assert response.usage is not None
+    assert response.usage.output_tokens == len("Hello there.") + 1
+
+
+def test_reasoning_text_and_calls_come_as_items_in_order(front: RunningFront) -> None:
+    response = ask(front, f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}", tools=[WEATHER], reasoning={"effort": "high"})
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert response.usage is not None
+    assert 0 < response.usage.output_tokens_details.reasoning_tokens < response.usage.output_tokens
+    reasoning, _, call = response.output
+    assert reasoning.type == "reasoning"
+    assert [part.text for part in reasoning.content or ()] == ["Hm."]
+    assert call.type == "function_call"
+    assert (call.name, call.arguments) == ("get_weather", '{"city": "Paris"}')
+
+
+def test_a_conversation_goes_on_from_its_items(front: RunningFront) -> None:
+    script = f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}"
+    first = ask(front, script, tools=[WEATHER])
+    call = first.output[-1]
+    assert call.type == "function_call"
+    items: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": f"Say [[[{script}]]]"}]},
+        *[item.model_dump() for item in first.output],
+        {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny. [[[Good.]]]"},
+    ]
+    second = ask(front, items, tools=[WEATHER])
+    assert second.output_text == "Good."
+    assert second.usage is not None
+    assert second.usage.input_tokens_details.cached_tokens > 0
+
+
+def test_a_conversation_goes_on_from_a_stored_response(front: RunningFront) -> None:
+    first = ask(front, PARIS, tools=[WEATHER])
+    call = first.output[-1]
+    assert call.type == "function_call"
+    output: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "[[[Good.]]]"}]
+    second = ask(front, output, tools=[WEATHER], previous_response_id=first.id)
+    assert (second.output_text, second.previous_response_id) == ("Good.", first.id)
+    assert front.openai.responses.retrieve(second.id).output_text == "Good."
+    front.openai.responses.delete(second.id)
+    with pytest.raises(openai.NotFoundError):
+        front.openai.responses.retrieve(second.id)
+    with pytest.raises(openai.NotFoundError):
+        front.openai.responses.delete(second.id)
+
+
+def test_what_is_not_to_be_stored_is_not(front: RunningFront) -> None:
+    first = ask(front, "Hello.", store=False)
+    with pytest.raises(openai.BadRequestError, match="previous_response_id: there is no such response"):
+        front.openai.responses.create(model="scripted", input="x", previous_response_id=first.id)
+
+
+def test_the_oldest_responses_are_forgotten_first() -> None:
+    stored = StoredResponses()
+    for number in range(MOST_RESPONSES + 3):
+        stored.add({"id": str(number), "output": []}, ())
+    assert [stored.get(str(number)) is None for number in range(4)] == [True, True, True, False]
+
+
+def test_a_call_can_be_required(front: RunningFront) -> None:
+    for choice in ("required", {"type": "function", "name": "get_weather"}):
+        response = ask(front, PARIS, tools=[WEATHER], tool_choice=choice)
+        assert [item.type for item in response.output] == ["function_call"]
+
+
+def test_the_limit_is_told(front: RunningFront) -> None:
+    response = ask(front, "One, two, three", max_output_tokens=3)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_what_changes_nothing_is_named(front: RunningFront) -> None:
+    body = {
+        "model": "scripted",
+        "input": "x",
+        "max_output_tokens": 5,
+        "tools": [WEATHER, {"type": "web_search"}, {"type": "custom", "name": "apply_patch"}],
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "me",
+    }
+    response = httpx.post(f"{front.url}/v1/responses", json=body)
+    assert response.status_code == 200
+    assert response.headers["X-Freetoken-Ignored"] == "include, prompt_cache_key, tools[1], tools[2]"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"input": []}, "input"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": 1}]}, "input[0].arguments"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
+        ({"tool_choice": "perhaps"}, "tool_choice"),
+        ({"temperature": 1000}, "temperature"),
+    ],
+)
+def test_a_bad_member_is_named(front: RunningFront, change: dict[str, Any], said: str) -> None:
+    response = httpx.post(f"{front.url}/v1/responses", json={"model": "scripted", "input": "x", **change})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == said
