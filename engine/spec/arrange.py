@@ -122,7 +122,7 @@ class _Plan:
         return dict(counts)
 
     def _pieces(self, wanted: Wanted, group: Mapping[str, Wanted], place: _Place) -> tuple[Piece, ...]:
-        source = self._source(wanted.key, place)
+        source = self._source(wanted.key, group, place)
         names = [source.tensor(place.layer, place.expert, part) for part in range(len(source.parts))]
         missing = [name for name in names if name not in self.tensors]
         self.missing.update(dict.fromkeys(missing))
@@ -188,15 +188,24 @@ class _Plan:
             self.by_key[key] = self.names.holding(key)
         return self.by_key[key]
 
-    def _source(self, key: str, place: _Place) -> Source:
-        """The rule that names a tensor: the first whose tensor the checkpoint has, else the first of all."""
+    def _source(self, key: str, group: Mapping[str, Wanted], place: _Place) -> Source:
+        """The rule that names a tensor: the first whose tensor the checkpoint has and fits, else the first it has.
+
+        Of a checkpoint that has none of them, the first of all.
+        """
         candidates = self._sources(key)
         if not candidates:
             raise UnsupportedError(f"The family has no name for the tensor {tensor_name(key, place.layer)}.")
-        for source in candidates:
-            if source.tensor(place.layer, place.expert) in self.tensors:
-                return source
-        return candidates[0]
+        there = [source for source in candidates if source.tensor(place.layer, place.expert) in self.tensors]
+        if len(there) < 2 or not there[0].flipped:
+            return there[0] if there else candidates[0]
+        return next((source for source in there if self._fits(source, group, place)), there[0])
+
+    def _fits(self, source: Source, group: Mapping[str, Wanted], place: _Place) -> bool:
+        held = tuple(_part(group[key], len(source.parts)) for key in source.holds if key in group)
+        experts = place.experts if place.expert >= 0 and not source.per_expert else 0
+        shape = tuple(self.tensors[source.tensor(place.layer, place.expert)][1])
+        return len(held) == len(source.holds) and shape == _expected_shape(source, held, experts)
 
     def _check_shape(self, tensor: str, expected: tuple[int, ...], flat: bool = False) -> None:
         shape = tuple(self.tensors[tensor][1])

@@ -13,13 +13,14 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from .cases.case import COMMON, Case
 
 Floats = NDArray[np.float32]
 PROMPT_TOKENS = 45  # more than two cache pages, and more than every sliding window
 GREEDY_TOKENS = 18
+EMBEDDINGS = ("model.embed_tokens.weight", "model.embeddings.weight", "model.language_model.embed_tokens.weight")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def build(case: Case, folder: Path) -> Truth:
 def save(case: Case, folder: Path) -> torch.nn.Module:
     """Make the case's model and save it to `folder` as a checkpoint."""
     transformers.utils.logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_config(configuration(case), attn_implementation="eager").float().eval()
+    kind = AutoModelForImageTextToText if "text_config" in case.settings else AutoModelForCausalLM
+    model = kind.from_config(configuration(case), attn_implementation="eager").float().eval()
     randomise(model, case.seed)
     model.save_pretrained(folder)
     if case.fused:
@@ -53,13 +55,17 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
 
 
 def configuration(case: Case) -> transformers.PreTrainedConfig:
-    """What transformers makes the case's model from."""
-    return AutoConfig.for_model(case.family, **{**COMMON, **case.settings})
+    """What transformers makes the case's model from; a decoder that is one part of several has a `text_config`."""
+    if "text_config" not in case.settings:
+        return AutoConfig.for_model(case.family, **{**COMMON, **case.settings})
+    text = {**COMMON, **case.settings["text_config"]}
+    return AutoConfig.for_model(case.family, **{**case.settings, "text_config": text})
 
 
 def config_of(case: Case) -> dict[str, Any]:
     """The config.json that the case's model is saved with, what describes the decoder."""
-    return json.loads(configuration(case).to_json_string())
+    config = configuration(case)
+    return json.loads((config.get_text_config() if "text_config" in case.settings else config).to_json_string())
 
 
 def open_truth(folder: Path, seed: int = 0) -> Truth:
@@ -75,7 +81,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     # an embedding that is the head as well would say the last token again, if its rows were long
-    untied = () if model.config.tie_word_embeddings else ("model.embed_tokens.weight", "model.embeddings.weight")
+    untied = () if model.config.tie_word_embeddings else EMBEDDINGS
     for name, tensor in tensors.items():
         if "inv_freq" in name or not tensor.is_floating_point() or tensor.ndim == 0:
             continue
@@ -91,7 +97,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 
 @torch.no_grad()
 def run(model: torch.nn.Module, seed: int) -> Truth:
-    vocabulary = model.config.vocab_size
+    vocabulary = model.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(1000 + seed)
     prompt = torch.randint(3, vocabulary, (1, PROMPT_TOKENS), generator=generator)
     states: list[Floats] = []
@@ -100,7 +106,7 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
         hidden = output[0] if isinstance(output, tuple) else output
         states.append(hidden[0].numpy().copy())  # type: ignore[index]
 
-    hooks = [layer.register_forward_hook(keep) for layer in model.model.layers]
+    hooks = [layer.register_forward_hook(keep) for layer in _decoder(model).layers]
     logits = model(input_ids=prompt, use_cache=False).logits[0].numpy()
     for hook in hooks:
         hook.remove()
@@ -110,6 +116,12 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
         tokens = torch.cat([tokens, best.reshape(1, 1)], 1)
     greedy = tuple(tokens[0, PROMPT_TOKENS:].tolist())
     return Truth(tuple(prompt[0].tolist()), tuple(states), logits, greedy)
+
+
+def _decoder(model: torch.nn.Module) -> torch.nn.Module:
+    """What has the layers: of a model that also sees, its part for text."""
+    parts = dict(model.model.named_children())
+    return parts.get("language_model", model.model)
 
 
 def wrap(folder: Path, prefix: str = "") -> None:

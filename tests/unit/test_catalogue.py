@@ -16,7 +16,6 @@ NOT_YET = {
     "gemma4",
     "glm4_moe",
     "glm_moe_dsa",
-    "kimi_k25",
     "minimax_m2",
 }
 FORMATS = {"bf16", "q4_1", "fp8", "nvfp4", "mxfp4", "int4"}

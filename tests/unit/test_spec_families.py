@@ -224,7 +224,7 @@ def test_a_config_that_names_no_family_is_refused() -> None:
     ("config", "change", "words"),
     [
         (LLAMA_3_2_1B, {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-        (LLAMA_3_2_1B, {"rope_scaling": {"type": "mrope"}}, "rope_type = 'mrope'"),
+        (LLAMA_3_2_1B, {"rope_scaling": {"type": "spiral"}}, "rope_type = 'spiral'"),
         (LLAMA_3_2_1B, {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         (LLAMA_3_2_1B, {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "other layers"),
         (LLAMA_3_2_1B, {"layer_types": ["linear_attention"] * 16}, "'linear_attention'"),

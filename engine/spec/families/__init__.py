@@ -24,6 +24,7 @@ from engine.spec.families.post_norm import POST_NORM_FAMILIES
 from engine.spec.families.record import Family
 from engine.spec.families.sigmoid_routed import SIGMOID_ROUTED_FAMILIES
 from engine.spec.families.sparse import SPARSE_FAMILIES
+from engine.spec.families.wrappers import WRAPPERS, described_decoder, placed
 from engine.spec.layout import Layout
 from engine.spec.schema import Spec
 
@@ -57,8 +58,9 @@ def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:
     """
     spec = spec_from_config(config)
     promised = any(part.get("tie_word_embeddings") is False for part in (config, _decoder(config).data))
-    heads = [source.tensor(-1, -1) for source in find_family(config).names.holding("head")]
-    spec = replace(spec, tied_head=not promised and not any(name in tensors for name in heads))
+    names = placed(find_family(config).names, tensors)
+    has_head = any(source.template in tensors for source in names.holding("head"))
+    spec = replace(spec, tied_head=not has_head and not promised)
     return spec, layout(spec, tensors)
 
 
@@ -69,24 +71,29 @@ def spec_from_config(config: Mapping[str, Any]) -> Spec:
 
 def _decoder(config: Mapping[str, Any]) -> Config:
     """The part of config.json that describes the decoder."""
+    decoder = described_decoder(config)
+    if decoder is not None:
+        return Config(decoder)
     whole, inside = Config(config), find_family(config).inside
     return whole.inner(inside) if config.get(inside) is not None else whole
 
 
 def is_known(model_type: str) -> bool:
     """Whether this release runs the models that call themselves so."""
-    return model_type in _BY_MODEL_TYPE
+    wrapper = WRAPPERS.get(model_type)
+    return model_type in _BY_MODEL_TYPE or (wrapper is not None and wrapper.decoder in _BY_MODEL_TYPE)
 
 
 def layout(spec: Spec, tensors: Tensors) -> Layout:
     """Where a checkpoint keeps the spec's tensors; raises as `engine.spec.arrange.arrange` does."""
     if spec.family not in FAMILIES:
         raise _unknown(spec.family)
-    return arrange(spec, FAMILIES[spec.family].names, tensors)
+    return arrange(spec, placed(FAMILIES[spec.family].names, tensors), tensors)
 
 
 def find_family(config: Mapping[str, Any]) -> Family:
-    """The family that config.json names by `model_type`, or failing that by its architecture."""
+    """The family that config.json, or the decoder inside it, names by `model_type`; failing that its architecture's."""
+    config = described_decoder(config) or config
     model_type = config.get("model_type")
     named = config.get("architectures")
     architectures = named if isinstance(named, list) else []

@@ -30,6 +30,7 @@ QWEN2 = Family(
     architecture="Qwen2ForCausalLM",
     names=NAMES,
     mixer=AttentionRule(qkv_bias=True, window=LATE_WINDOW),
+    also=("qwen2_vl_text", "qwen2_5_vl_text"),
 )
 
 QWEN3 = Family(
@@ -43,6 +44,7 @@ QWEN3 = Family(
         o_bias=ATTENTION_BIAS,
         window=LATE_WINDOW,
     ),
+    also=("qwen3_vl_text",),
 )
 
 GRANITE = Family(

@@ -8,10 +8,12 @@ from engine.spec.names import PER_HEAD, PLUS_ONE_ENDING, STRIDED, Skipped, Sourc
 
 LAYER = "model.layers.{layer}."
 NEXT_TOKEN = "next-token"
+VISION = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "mm_projector", "mlp1")
 SKIPPED = (
     Skipped("*rotary_emb.inv_freq", "rotary-table"),
-    *(Skipped(f"*{name}.*", "vision") for name in ("vision_tower", "vision_model", "visual", "multi_modal_projector")),
+    *(Skipped(f"*{name}.*", "vision") for name in VISION),
     *(Skipped(f"*{name}.*", "audio") for name in ("audio_tower", "audio_model")),
+    *(Skipped(f"{name}.*", "speech") for name in ("talker", "code2wav", "token2wav")),
     Skipped("mtp.*", NEXT_TOKEN),
 )
 NEXT_TOKEN_LAYERS = Skipped(LAYER.replace("{layer}", "{next}") + "*", NEXT_TOKEN)
@@ -74,6 +76,11 @@ EXPERTS = (
     *projections("mlp.experts.{expert}", "", GATED),
     in_layer("mlp.experts.gate_up_proj", "gate", "up"),
     in_layer("mlp.experts.down_proj", "down"),
+)
+
+EXPERTS_FLIPPED = (
+    in_layer("mlp.experts.gate_up_proj", "gate", "up", flipped=True),
+    in_layer("mlp.experts.down_proj", "down", flipped=True),
 )
 
 SHARED_EXPERT = (

@@ -142,6 +142,7 @@ SCALINGS: Mapping[str, Callable[[Config, Config], Scaling]] = {
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,
+    "mrope": _default,  # positions in three axes, which text has alike
     "yarn": _yarn,
 }
 

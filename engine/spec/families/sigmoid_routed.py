@@ -59,6 +59,7 @@ GLM4_MOE = Family(
     ),
     moe=replace(MOE, first_dense=key("first_k_dense_replace", default=1)),
     norm_eps=NORM_EPS,
+    also=("glm4v_moe_text",),
 )
 
 # GLM-4.7-Flash

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.spec.families.config import key
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
+    EXPERTS_FLIPPED,
     GPT_OSS_EXPERTS,
     GRANITE_EXPERTS,
     MIXTRAL_EXPERTS,
@@ -50,6 +53,14 @@ QWEN2_MOE = Family(
     only={"use_sliding_window": (False,)},
 )
 
+QWEN3_MOE_EXPERTS = MoeRule(
+    count=COUNT,
+    top_k=TOP_K,
+    width=key("moe_intermediate_size"),
+    normalize=NORMALIZE,
+    step=STEP,
+    dense_layers=DENSE_LAYERS,
+)
 QWEN3_MOE = Family(
     name="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
@@ -60,15 +71,21 @@ QWEN3_MOE = Family(
         o_bias=ATTENTION_BIAS,
         window=WindowRule(enabled=key("use_sliding_window", default=False)),
     ),
-    moe=MoeRule(
-        count=COUNT,
-        top_k=TOP_K,
-        width=key("moe_intermediate_size"),
-        normalize=NORMALIZE,
-        step=STEP,
-        dense_layers=DENSE_LAYERS,
-    ),
+    moe=QWEN3_MOE_EXPERTS,
     tested=(*IN_GGUF, "fp8", "mxfp8", "nvfp4", "int4_32", "int4_32z", "int4_128z"),
+    also=("qwen3_omni_moe_text",),
+)
+
+# Its experts are published in one tensor a layer, [in, out], and saved again as [out, in].
+QWEN3_VL_MOE = replace(
+    QWEN3_MOE,
+    name="qwen3_vl_moe",
+    architecture="Qwen3VLMoeForConditionalGeneration",
+    names=Names((*DECODER, *EXPERTS_FLIPPED, *EXPERTS), SKIPPED),
+    moe=replace(QWEN3_MOE_EXPERTS, normalize=True),
+    only={"norm_topk_prob": (True,)},
+    also=("qwen3_vl_moe_text",),
+    tested=("f32",),
 )
 
 MIXTRAL = Family(
@@ -136,4 +153,4 @@ GPT_OSS = Family(
     tested=("f32", "mxfp4"),
 )
 
-SPARSE_FAMILIES = (QWEN2_MOE, QWEN3_MOE, MIXTRAL, OLMOE, GRANITE_MOE, GPT_OSS)
+SPARSE_FAMILIES = (QWEN2_MOE, QWEN3_MOE, QWEN3_VL_MOE, MIXTRAL, OLMOE, GRANITE_MOE, GPT_OSS)

@@ -10,6 +10,7 @@ from .quantised import QUANTISED_CASES
 from .recurrent import RECURRENT_CASES
 from .residual import RESIDUAL_CASES
 from .sparse import SPARSE_CASES
+from .wrapped import WRAPPED_CASES
 
 CASES: tuple[Case, ...] = (
     *DENSE_CASES,
@@ -20,6 +21,7 @@ CASES: tuple[Case, ...] = (
     *PLAIN_CASES,
     *LLAMA4_CASES,
     *RESIDUAL_CASES,
+    *WRAPPED_CASES,
 )
 
 __all__ = ["CASES", "QUANTISED_CASES", "Case"]
