@@ -14,9 +14,7 @@ NOT_YET = {
     "deepseek_v32",
     "deepseek_v4",
     "gemma4",
-    "glm4_moe",
     "glm_moe_dsa",
-    "minimax_m2",
 }
 FORMATS = {"bf16", "q4_1", "fp8", "nvfp4", "mxfp4", "int4"}
 
