@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -29,6 +29,24 @@ def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
     for quantised experts that would have to be transposed and for an order that cannot be followed. Each names the
     tensor.
     """
+    plan = _planned(spec, names, tensors)
+    plan.check_missing()
+    left_out = plan.left_out(_spelt_out(names, len(spec.layers)))
+    return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts), left_out)
+
+
+def compare(spec: Spec, names: Names, tensors: Tensors) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tensors that a checkpoint lacks, by the first name of each, and those of it that no rule explains.
+
+    Raises as `arrange` does for all else.
+    """
+    plan = _planned(spec, names, tensors)
+    skipped = _spelt_out(names, len(spec.layers))
+    return tuple(plan.missing), tuple(name for name in plan.unused() if _purpose(name, skipped) is None)
+
+
+def _planned(spec: Spec, names: Names, tensors: Tensors) -> _Plan:
+    """Where everything of the spec lies, as far as it is there."""
     plan = _Plan(names, tensors)
     for wanted in outer_tensors(spec):
         plan.add(wanted, {wanted.key: wanted}, _Place())
@@ -42,9 +60,7 @@ def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
             for expert in range(layer.ffn.experts.count):
                 plan.add_expert(group, _Place(index, expert, layer.ffn.experts.count), moe_index)
             moe_index += 1
-    plan.check_missing()
-    left_out = plan.left_out(_spelt_out(names, len(spec.layers)))
-    return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts), left_out)
+    return plan
 
 
 @dataclass(frozen=True)
@@ -105,14 +121,15 @@ class _Plan:
             f"The checkpoint has no tensor {first}{more}.", "Fetch it again, or check that no shard is absent."
         )
 
+    def unused(self) -> Iterator[str]:
+        """Tensors of the checkpoint that nothing was made of."""
+        return (name for name in self.tensors if name not in self.used)
+
     def left_out(self, skipped: tuple[Skipped, ...]) -> Mapping[str, int]:
         """How many tensors are left out, by purpose; one that is neither used nor skipped is refused."""
         counts: Counter[str] = Counter()
-        for name in self.tensors:
-            if name in self.used:
-                continue
-            skipped_as = name.removesuffix(ORDER)
-            purpose = next((rule.purpose for rule in skipped if fnmatchcase(skipped_as, rule.pattern)), None)
+        for name in self.unused():
+            purpose = _purpose(name, skipped)
             if purpose is None:
                 raise UnsupportedError(
                     f"The checkpoint has a tensor that this family does not explain: {name}.",
@@ -222,6 +239,12 @@ class _Plan:
                 f"The tensor {tensor} is in {codec}, and would have to be transposed.",
                 f"Use a checkpoint that keeps it in {', '.join(sorted(TRANSPOSABLE))}.",
             )
+
+
+def _purpose(name: str, skipped: tuple[Skipped, ...]) -> str | None:
+    """What a tensor that is left out is for; None where no rule says that it may be."""
+    name = name.removesuffix(ORDER)
+    return next((rule.purpose for rule in skipped if fnmatchcase(name, rule.pattern)), None)
 
 
 def _part(wanted: Wanted, parts: int) -> Wanted:

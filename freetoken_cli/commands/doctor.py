@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,12 +17,17 @@ from freetoken_cli.terminal import styled
 EXAMPLES = (
     ("freetoken doctor", "what this machine and this installation can do"),
     ("freetoken doctor ./checkpoint", "what a checkpoint needs and what is missing"),
+    ("freetoken doctor owner/name", "the same of a model of the Hub, of which headers alone are fetched"),
     ("freetoken doctor --families --json", "the model families that this release knows"),
 )
 
 Source = Annotated[
     str | None,
-    typer.Argument(metavar="CHECKPOINT", help="A safetensors folder or a GGUF file to look at.", show_default=False),
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A safetensors folder, a GGUF file or a model of the Hub to look at.",
+        show_default=False,
+    ),
 ]
 Families = Annotated[bool, typer.Option("--families", help="List the families, the codecs each is tested in, and how.")]
 
@@ -43,9 +47,10 @@ def command(
     quiet: Quiet = False,
     no_color: NoColor = False,
 ) -> None:
-    """Check this machine and this installation, or whether a checkpoint can be run here.
+    """Check this machine and this installation, or what a checkpoint needs and whether it can be run here.
 
-    The exit code is 1 when something will not work.
+    The exit code is 0 when all will work, 1 when something will not, 3 when there is no such checkpoint, 5 when the Hub
+    cannot be reached.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     if families:
@@ -54,21 +59,23 @@ def command(
         output.listing("families", FAMILY_COLUMNS, family_records())
         return
     if checkpoint is not None:
-        from freetoken_cli.families import examine
+        from freetoken_cli.examination import examine
 
-        findings = examine(Path(checkpoint).expanduser(), options.paths())
+        found = examine(checkpoint, options.paths(), output)
+        findings, document = list(found.findings), found.to_json()
     else:
         around = Surroundings(options.paths(), read_hardware())
         findings = [check(around) for check in CHECKS]
-    _print(findings, output)
+        document = {"checks": [asdict(finding) for finding in findings]}
+    _print(findings, document, output)
     if any(finding.status == FAIL for finding in findings):
         raise typer.Exit(1)
 
 
-def _print(findings: list[Finding], output: Output) -> None:
+def _print(findings: list[Finding], document: dict[str, Any], output: Output) -> None:
     colours = {OK: "32", FAIL: "1;31"}
     if output.as_json:
-        output.document({"checks": [asdict(finding) for finding in findings]})
+        output.document(document)
         return
     width = max(len(finding.name) for finding in findings)
     for finding in findings:

@@ -28,7 +28,17 @@ from engine.spec.families.wrappers import WRAPPERS, described_decoder, placed
 from engine.spec.layout import Layout
 from engine.spec.schema import Spec
 
-__all__ = ["FAMILIES", "Family", "Tensors", "find_family", "is_known", "layout", "resolve", "spec_from_config"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "Tensors",
+    "find_family",
+    "is_known",
+    "layout",
+    "resolve",
+    "spec_from_config",
+    "spec_of",
+]
 
 FAMILIES: Mapping[str, Family] = {
     family.name: family
@@ -56,12 +66,17 @@ def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:
     `tensors` maps every name in the checkpoint to its codec and shape. Whether the head has a matrix of its own is
     the checkpoint's to say; only one that is promised in so many words and absent is an error.
     """
+    spec = spec_of(config, tensors)
+    return spec, layout(spec, tensors)
+
+
+def spec_of(config: Mapping[str, Any], tensors: Tensors) -> Spec:
+    """What the model is, where its checkpoint has `tensors` of these names; raises as `spec_from_config` does."""
     spec = spec_from_config(config)
     promised = any(part.get("tie_word_embeddings") is False for part in (config, _decoder(config).data))
     names = placed(find_family(config).names, tensors)
     has_head = any(source.template in tensors for source in names.holding("head"))
-    spec = replace(spec, tied_head=not has_head and not promised)
-    return spec, layout(spec, tensors)
+    return replace(spec, tied_head=not has_head and not promised)
 
 
 def spec_from_config(config: Mapping[str, Any]) -> Spec:

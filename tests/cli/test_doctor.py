@@ -1,0 +1,96 @@
+"""`freetoken doctor` on checkpoints: what they need, what of them is not understood, and what that means."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.cli.harness import Home
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def changed(home: Home, checkpoint: Path, config: Change = dict, tensors: Change = dict) -> Path:
+    """A copy of the checkpoint with another config.json and other tensors."""
+    folder = home.folder / "changed"
+    shutil.copytree(checkpoint, folder)
+    (folder / "config.json").write_text(json.dumps(config(json.loads((checkpoint / "config.json").read_text()))))
+    save_file(tensors(load_file(checkpoint / "model.safetensors")), folder / "model.safetensors")
+    return folder
+
+
+def examined(home: Home, folder: Path) -> tuple[int, dict[str, Any]]:
+    done = home.run("doctor", str(folder), "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def failures(document: dict[str, Any]) -> list[str]:
+    return [check["detail"] for check in document["checks"] if check["status"] == "fail"]
+
+
+def test_it_tells_what_a_checkpoint_needs_and_how_large_it_becomes(home: Home, checkpoint: Path) -> None:
+    code, document = examined(home, checkpoint)
+    found = document["checkpoint"]
+    assert (code, found["family"], found["known"]) == (0, "mixtral", True)
+    assert found["parts"] == ["attention", "moe"]
+    assert {"route", "experts", "attention"} <= set(found["operations"])
+    sizes = found["sizes"]
+    assert sizes["total_bytes"] == sizes["dense_bytes"] + sizes["bank_bytes"]
+    assert sizes["experts"] == 8
+    assert home.run("convert", str(checkpoint), str(home.folder / "made"), "-q").returncode == 0
+    made = sum(
+        path.stat().st_size for path in (home.folder / "made").iterdir() if path.suffix in (".bank", ".safetensors")
+    )
+    assert sizes["total_bytes"] == made
+    assert (found["missing"], found["unexplained"], found["unread"]) == ({}, {}, [])
+
+
+def test_a_field_that_nothing_reads_is_a_note(home: Home, checkpoint: Path) -> None:
+    folder = changed(home, checkpoint, lambda config: {**config, "attention_twist": 3, "router_aux_loss_coef": 0.1})
+    code, document = examined(home, folder)
+    assert (code, document["checkpoint"]["unread"]) == (0, ["attention_twist"])
+    assert "attention_twist" in home.run("doctor", str(folder)).stdout
+
+
+def test_tensors_that_are_missing_and_that_nothing_explains_are_counted_by_pattern(
+    home: Home, checkpoint: Path
+) -> None:
+    def twisted(tensors: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: values for name, values in tensors.items() if ".k_proj." not in name}
+        extra = {f"model.layers.{layer}.twist.weight": tensors["model.norm.weight"].copy() for layer in range(2)}
+        return kept | extra
+
+    code, document = examined(home, changed(home, checkpoint, tensors=twisted))
+    assert code == 1
+    assert document["checkpoint"]["missing"] == {"model.layers.*.self_attn.k_proj.weight": 2}
+    assert document["checkpoint"]["unexplained"] == {"model.layers.*.twist.weight": 2}
+    assert failures(document) == [
+        "2 tensors are missing: 2 x model.layers.*.self_attn.k_proj.weight",
+        "2 tensors are explained by no rule: 2 x model.layers.*.twist.weight",
+    ]
+
+
+def test_the_nearest_of_unknown_families_is_named(home: Home, checkpoint: Path) -> None:
+    def renamed(config: dict[str, Any]) -> dict[str, Any]:
+        return {**config, "model_type": "novel", "architectures": ["NovelForCausalLM"]}
+
+    code, document = examined(home, changed(home, checkpoint, renamed))
+    found = document["checkpoint"]
+    assert (code, found["family"], found["known"], found["explained"]) == (1, "mixtral", False, 1.0)
+    assert "of mixtral, the nearest family" in failures(document)[0]
+
+
+@pytest.mark.parametrize(("field", "value"), [("hidden_act", "swoosh"), ("num_attention_heads", "two")])
+def test_a_setting_that_is_refused_is_told(home: Home, checkpoint: Path, field: str, value: str) -> None:
+    code, document = examined(home, changed(home, checkpoint, lambda config: {**config, field: value}))
+    assert code == 1
+    assert field in failures(document)[0]
+    assert document["checkpoint"]["sizes"] is None
+
+
+def test_what_is_not_there_is_not_found(home: Home) -> None:
+    assert home.run("doctor", "./nowhere").returncode == 3
