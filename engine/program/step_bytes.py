@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.files.conversion.plan import BankPlan, Plan
 from engine.files.ftw.manifest import BankInfo, Manifest, Shape
-from engine.program.ir import Program
+from engine.program.ir import Op, Program
 from engine.spec.layout import ORDER
 
 
@@ -69,15 +69,24 @@ def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> S
             dense += weights.dense[name] // (weights.rows[name] if op.kind == "embed" else 1)
             dense += weights.dense.get(name + ORDER, 0)
     experts = 0
-    per_position: list[tuple[int, int]] = []  # bytes a position, how many are seen (0: all)
+    per_position: list[tuple[int, int]] = []  # bytes a position, positions that are read at most (0: all)
     for op in program.ops:
         if op.kind == "experts":
             experts += program.buffers[op.reads[1]].width * weights.records[int(op.attrs["layer"])]
-        elif op.kind == "attention":
+        elif op.kind in ("attention", "choose"):
             cache = program.caches[int(op.attrs["cache"])]
-            per_position.append((cache.bytes_per_token(kv_value_bytes), cache.reach))
+            per_position.append((cache.bytes_per_token(kv_value_bytes), _most_positions(program, op)))
 
     def kv(depth: int) -> int:
         return sum(size * (min(depth, window) if window else depth) for size, window in per_position)
 
     return StepBytes(dense, experts, 2 * program.state_bytes, kv)
+
+
+def _most_positions(program: Program, op: Op) -> int:
+    """How many positions an operation reads the keys of at most; 0: all."""
+    if op.kind == "choose":
+        return 0
+    if len(op.reads) > 3:
+        return program.buffers[op.reads[3]].width // int(op.attrs["sets"]) * int(op.attrs["block"])
+    return program.caches[int(op.attrs["cache"])].reach

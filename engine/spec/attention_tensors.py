@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from engine.spec.indexer import Indexer
 from engine.spec.schema import Attention, LatentAttention
 from engine.spec.wanted import Wanted, vector
 
@@ -26,6 +27,7 @@ def attention_tensors(mixer: Attention, hidden: int) -> Iterator[Wanted]:
         yield vector("attn.k_norm", k_width if mixer.qk_norm == "full" else mixer.head_dim)
     if mixer.sinks:
         yield vector("attn.sinks", mixer.heads)
+    yield from _indexer_tensors(mixer.indexer, hidden, hidden)
 
 
 def latent_attention_tensors(mixer: LatentAttention, hidden: int) -> Iterator[Wanted]:
@@ -51,3 +53,18 @@ def latent_attention_tensors(mixer: LatentAttention, hidden: int) -> Iterator[Wa
         yield vector("attn.kv_a_bias", latent)
         yield vector("attn.k_rope_bias", mixer.rope_dim)
         yield vector("attn.o_bias", hidden)
+    yield from _indexer_tensors(mixer.indexer, mixer.q_lora_rank or hidden, hidden)
+
+
+def _indexer_tensors(indexer: Indexer | None, query_source: int, hidden: int) -> Iterator[Wanted]:
+    if indexer is None or indexer.shared:
+        return
+    yield Wanted("index.q", indexer.heads * indexer.head_dim, query_source)
+    yield Wanted("index.k", indexer.head_dim, hidden)
+    yield vector("index.k_norm", indexer.head_dim)
+    if indexer.norm == "layer":
+        yield vector("index.k_norm_bias", indexer.head_dim)
+    else:
+        yield vector("index.q_norm", indexer.head_dim)
+    if indexer.weighted:
+        yield Wanted("index.weights", indexer.heads, hidden)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from engine.base.errors import CorruptFileError
 from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
+from engine.spec.indexer import Indexer
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.residual import PRE_NORM, RMS_NORM, Norm, Residual
 from engine.spec.rope import Growth, Rope
@@ -71,6 +72,7 @@ class Attention:
     value_scale: float = 1.0  # values are multiplied by it
     growth: Growth | None = None  # of queries, at last
     clip: float = 0.0  # queries, keys (after their norms) and values are cut to +-clip; 0: they are not
+    indexer: Indexer | None = None  # chooses what is seen; None: all within sight is
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
@@ -82,6 +84,11 @@ class Attention:
         require(self.chunk >= 0, f"the attention chunk must not be negative, not {self.chunk}")
         require(self.softcap >= 0, f"the attention softcap must not be negative, not {self.softcap}")
         require(self.clip >= 0, f"the bound of queries, keys and values must not be negative, not {self.clip}")
+        if self.indexer is not None:
+            require(
+                self.indexer.sets in (1, self.kv_heads), f"{self.indexer.sets} selections for {self.kv_heads} heads"
+            )
+            require(not (self.window or self.chunk), "attention has an indexer or bounds of sight, not both")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")
 
@@ -107,6 +114,7 @@ class LatentAttention:
     norm_eps: float  # of the norms of the two latents
     bias: bool = False  # of the projections from and to the hidden state, except a direct query's
     gated: bool = False  # every head's output is multiplied by the sigmoid of a projection to one value a head
+    indexer: Indexer | None = None  # chooses what is seen, for all heads together; None: all is
 
     def __post_init__(self) -> None:
         require_positive(
@@ -119,6 +127,8 @@ class LatentAttention:
             norm_eps=self.norm_eps,
         )
         require(self.q_lora_rank >= 0, f"q_lora_rank must not be negative, not {self.q_lora_rank}")
+        sets = 1 if self.indexer is None else self.indexer.sets
+        require(sets == 1, f"latent attention has one key for all heads, and cannot see {sets} selections")
         if self.rope is not None:
             require(self.rope.dim == self.rope_dim, f"rope rotates {self.rope.dim} of {self.rope_dim} values")
 

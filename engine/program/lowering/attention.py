@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.program.ir import Cache
 from engine.program.lowering.build import Build
+from engine.program.lowering.selection import index_projections, lower_selection, selection_attrs
 from engine.spec.schema import Attention, LatentAttention
 
 
@@ -13,7 +14,8 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     v = build.buffer("v", mixer.kv_heads * mixer.value_dim)
     mixed = build.buffer("mixed", mixer.heads * mixer.value_dim)
     gate = {build.buffer("attn_gate", mixer.heads * mixer.value_dim): "attn.gate"} if mixer.gated else {}
-    _projections(build, mixer, source, {q: "attn.q", k: "attn.k"}, {v: "attn.v"}, gate)
+    index = index_projections(build, mixer.indexer)
+    _projections(build, mixer, source, {q: "attn.q", k: "attn.k"}, {v: "attn.v"}, gate | index)
     if mixer.qk_norm in ("head", "full"):
         _qk_norm(build, mixer, q, k)
     if mixer.clip:
@@ -26,9 +28,10 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
         _qk_norm(build, mixer, q, k)
     if mixer.growth is not None:
         build.grow(q, mixer.growth, heads=mixer.heads, stride=mixer.head_dim)
+    chosen = (lower_selection(build, mixer.indexer, source),) if mixer.indexer else ()
     build.op(
         "attention",
-        (q, k, v),
+        (q, k, v, *chosen),
         (mixed,),
         (build.weight("attn.sinks") if mixer.sinks else "",),
         cache=build.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.value_dim, _reach(build, mixer))),
@@ -40,6 +43,7 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
         window=mixer.window,
         chunk=mixer.chunk,
         softcap=mixer.softcap,
+        **selection_attrs(mixer.indexer),
     )
     for name in gate:
         build.op("gate", (mixed, name), (mixed,), activation="sigmoid")
@@ -76,9 +80,10 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
     k_rope = build.view("latent_k.rope", k, latent, mixer.rope_dim)
     biases = dict.fromkeys(("attn.q_a", "attn.kv_a", "attn.k_rope", "attn.o"), mixer.bias)
     gate = {build.buffer("attn_gate", heads): "attn.gate"} if mixer.gated else {}
-    keys = {kv_a: "attn.kv_a", k_rope: "attn.k_rope", **gate}
+    keys = {kv_a: "attn.kv_a", k_rope: "attn.k_rope", **gate, **index_projections(build, mixer.indexer)}
+    query_source = source
     if mixer.q_lora_rank:
-        q_a = build.buffer("q_a", mixer.q_lora_rank)
+        q_a = query_source = build.buffer("q_a", mixer.q_lora_rank)
         build.linears(source, {q_a: "attn.q_a", **keys}, biases)
         build.norm(q_a, q_a, "attn.q_a_norm", eps=mixer.norm_eps)
         build.linears(q_a, {q: "attn.q"})
@@ -103,9 +108,10 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
         build.rope(latent_q, mixer.rope, heads=heads, stride=key_dim, offset=latent)
     mixed_latent = build.buffer("mixed_latent", heads * latent)
     mixed = build.buffer("mixed", heads * mixer.v_dim)
+    chosen = ("", lower_selection(build, mixer.indexer, query_source)) if mixer.indexer else ()
     build.op(
         "attention",
-        (latent_q, k),
+        (latent_q, k, *chosen),
         (mixed_latent,),
         ("",),
         cache=build.cache(Cache(1, key_dim, 0)),
@@ -117,6 +123,7 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
         window=0,
         chunk=0,
         softcap=0.0,
+        **selection_attrs(mixer.indexer),
     )
     build.head_linear(mixed_latent, mixed, "attn.v_up", heads, (latent, 0), (mixer.v_dim, 0))
     for name in gate:

@@ -25,6 +25,7 @@ class Build:
     ropes: list[RopeTable] = field(default_factory=list)
     layer_ends: list[int] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)  # buffers that outlive their layer
 
     def stream_norm(self, source: str, target: str, key: str) -> None:
         """A norm of the residual stream, of the kind that the model has."""

@@ -41,7 +41,7 @@ def _spans(buffers: Mapping[str, Buffer], ops: Sequence[Op]) -> dict[str, dict[i
     """For each buffer that is not a view, its span in every layer that touches it or a view of it."""
     spans: dict[str, dict[int, Span]] = {name: {} for name, buffer in buffers.items() if not buffer.base}
     for index, op in enumerate(ops):
-        for name in (*op.reads, *op.writes):
+        for name in filter(None, (*op.reads, *op.writes)):
             of_layer = spans[buffers[name].base or name]
             first, _ = of_layer.get(op.layer, (index, index))
             of_layer[op.layer] = (first, index)

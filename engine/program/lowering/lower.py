@@ -31,7 +31,7 @@ def lower(spec: Spec, context: int = 0) -> Program:
         _decoder_layer(build, layer)
     _head(build)
     return Program(
-        buffers=share_storage(build.buffers, build.ops, keep=(RESIDUAL, LOGITS)),
+        buffers=share_storage(build.buffers, build.ops, keep=(RESIDUAL, LOGITS, *build.kept)),
         ops=tuple(build.ops),
         caches=tuple(build.caches),
         ropes=tuple(build.ropes),

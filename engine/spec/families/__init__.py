@@ -18,6 +18,7 @@ from engine.spec.families.dense import DENSE_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
 from engine.spec.families.gemma_dense import GEMMA_DENSE_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
+from engine.spec.families.indexed import INDEXED_FAMILIES
 from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
 from engine.spec.families.post_norm import POST_NORM_FAMILIES
@@ -50,6 +51,7 @@ FAMILIES: Mapping[str, Family] = {
         *HYBRID_FAMILIES,
         *BAILING_FAMILIES,
         *SIGMOID_ROUTED_FAMILIES,
+        *INDEXED_FAMILIES,
         *ERNIE_FAMILIES,
         *LOCAL_FAMILIES,
         LLAMA4,

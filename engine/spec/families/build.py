@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from engine.base.errors import UnsupportedError
 from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
 from engine.spec.families.config import Config, key
+from engine.spec.families.indexers import indexed_layers, read_indexer
 from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
 from engine.spec.families.positions import context_length, read_rope, yarn_score_scale
 from engine.spec.families.record import (
@@ -130,6 +132,12 @@ def _recurrent(family: Family, config: Config) -> Mixer:
 
 
 def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
+    if family.mixer.index is not None:
+        mixer = _mixer(family.mixer, config, 0)
+        assert mixer.indexer is not None, "a family with a rule has an indexer"
+        shared = replace(mixer, indexer=replace(mixer.indexer, shared=True))
+        kinds: Mapping[str, Mixer] = {"own": mixer, "shared": shared, "none": replace(mixer, indexer=None)}
+        return [kinds[indexed] for indexed in indexed_layers(family.mixer.index, config, count)]
     if family.recurrent is None:
         windows = _windows(family.mixer, config, count)
         windowed = family.windowed or family.mixer
@@ -209,7 +217,7 @@ def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
     return [first <= layer <= last and layer % step == offset and layer not in dense for layer in range(count)]
 
 
-def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Mixer:
+def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Attention | LatentAttention:
     match rule:
         case AttentionRule():
             return _attention(rule, config, window)
@@ -224,12 +232,13 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
     require_positive(head_dim=head_dim)
     qkv_bias = config.flag(rule.qkv_bias)
     chunked = rule.window is not None and rule.window.chunked
+    rope = _rope(rule.rope, config, head_dim)
     return Attention(
         heads=heads,
         kv_heads=config.integer(rule.kv_heads) or heads,
         head_dim=head_dim,
         scale=_score_scale(rule, config, head_dim),
-        rope=_rope(rule.rope, config, head_dim),
+        rope=rope,
         qk_norm=rule.qk_norm if config.flag(rule.normed) else "none",
         q_bias=qkv_bias,
         k_bias=qkv_bias,
@@ -244,6 +253,7 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         softcap=config.number(rule.softcap),
         clip=config.number(rule.clip),
         growth=_growth(rule.growth, config),
+        indexer=None if rule.index is None else read_indexer(rule.index, config, rope),
     )
 
 
@@ -264,6 +274,7 @@ def _score_scale(rule: AttentionRule, config: Config, head_dim: int) -> float:
 def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
     nope_dim, rope_dim = config.integer(rule.nope_dim), config.integer(rule.rope_dim)
     require_positive(qk_nope_head_dim=nope_dim, qk_rope_head_dim=rope_dim)
+    rope = _rope(rule.rope, config, rope_dim)
     return LatentAttention(
         heads=config.integer(rule.heads),
         q_lora_rank=config.integer(rule.q_lora_rank),
@@ -272,10 +283,11 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
         rope_dim=rope_dim,
         v_dim=config.integer(rule.v_dim),
         scale=(nope_dim + rope_dim) ** -0.5 * yarn_score_scale(config),
-        rope=_rope(rule.rope, config, rope_dim),
+        rope=rope,
         norm_eps=rule.norm_eps,
         bias=config.flag(rule.bias),
         gated=rule.gated,
+        indexer=None if rule.index is None else read_indexer(rule.index, config, rope),
     )
 
 

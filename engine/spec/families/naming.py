@@ -116,6 +116,14 @@ GPT_OSS_EXPERTS = (
     *projections("mlp.experts.{expert}", "", GATED),
 )
 
+INDEXER = (
+    in_layer("self_attn.indexer.wq_b.weight", "index.q"),
+    in_layer("self_attn.indexer.wk.weight", "index.k"),
+    in_layer("self_attn.indexer.k_norm.weight", "index.k_norm"),
+    in_layer("self_attn.indexer.k_norm.bias", "index.k_norm_bias"),
+    in_layer("self_attn.indexer.weights_proj.weight", "index.weights"),
+)
+
 LATENT_ATTENTION = (
     in_layer("self_attn.q_a_proj.weight", "attn.q_a"),
     in_layer("self_attn.q_a_proj.bias", "attn.q_a_bias"),

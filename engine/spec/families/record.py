@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.spec.families.config import Key, key
+from engine.spec.families.indexers import IndexRule
 from engine.spec.families.state_spaces import StateRule
 from engine.spec.names import Names
 from engine.spec.residual import PRE_NORM, Residual
@@ -114,6 +115,7 @@ class AttentionRule:
     window: WindowRule | None = None
     gated: bool = False
     growth: GrowthRule | None = None
+    index: IndexRule | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class LatentRule:
     norm_eps: float = 1e-6
     rope: RopeRule | None = RopeRule(pairs=True)
     gated: bool = False
+    index: IndexRule | None = None
 
 
 @dataclass(frozen=True)

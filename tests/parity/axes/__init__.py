@@ -1,6 +1,6 @@
 """Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
 
-from . import general, linear, llama4, plain, residual
+from . import general, linear, llama4, plain, residual, sparse_attention
 
 SPEC_CHANGES = {
     **general.SPEC_CHANGES,
@@ -8,9 +8,11 @@ SPEC_CHANGES = {
     **llama4.SPEC_CHANGES,
     **plain.SPEC_CHANGES,
     **residual.SPEC_CHANGES,
+    **sparse_attention.SPEC_CHANGES,
 }
 DENSE_CHANGES = {
     **general.DENSE_CHANGES,
     **linear.DENSE_CHANGES,
     **residual.DENSE_CHANGES,
+    **sparse_attention.DENSE_CHANGES,
 }

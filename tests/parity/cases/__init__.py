@@ -10,6 +10,7 @@ from .quantised import QUANTISED_CASES
 from .recurrent import RECURRENT_CASES
 from .residual import RESIDUAL_CASES
 from .sparse import SPARSE_CASES
+from .sparse_attention import SPARSE_ATTENTION_CASES
 from .wrapped import WRAPPED_CASES
 
 CASES: tuple[Case, ...] = (
@@ -22,6 +23,7 @@ CASES: tuple[Case, ...] = (
     *LLAMA4_CASES,
     *RESIDUAL_CASES,
     *WRAPPED_CASES,
+    *SPARSE_ATTENTION_CASES,
 )
 
 __all__ = ["CASES", "QUANTISED_CASES", "Case"]
