@@ -33,12 +33,13 @@ class Metadata:
             value = self._same(name, value, key.largest)
         return value if value is None or key.listed else self._plain(name, value)
 
-    def word(self, key: Key, words: Mapping[Any, str]) -> str:
-        """What one of a few values is called."""
+    def word(self, key: Key, words: Mapping[Any, str]) -> str | list[str]:
+        """What one of a few values is called, or each of a list of them."""
         value = self.number(key)
-        if value not in words:
-            raise UnsupportedError(f"{self._path}: {self._prefix}{key.name} is {value}, which is not known.")
-        return words[value]
+        unknown = [each for each in (value if isinstance(value, list) else [value]) if each not in words]
+        if unknown:
+            raise UnsupportedError(f"{self._path}: {self._prefix}{key.name} is {unknown[0]}, which is not known.")
+        return [words[each] for each in value] if isinstance(value, list) else words[value]
 
     def ratio(self, above: str, below: str) -> int:
         """One count divided by another, of which it is a multiple."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.files.sources.gguf.architectures.attending import ATTENDING
+from engine.files.sources.gguf.architectures.biased import BIASED
 from engine.files.sources.gguf.architectures.latent import LATENT
 from engine.files.sources.gguf.architectures.record import Architecture
 from engine.files.sources.gguf.architectures.recurrent import RECURRENT
 
 __all__ = ["ARCHITECTURES"]
 
-ARCHITECTURES: Mapping[str, Architecture] = {**ATTENDING, **LATENT, **RECURRENT}
+ARCHITECTURES: Mapping[str, Architecture] = {**ATTENDING, **BIASED, **LATENT, **RECURRENT}
