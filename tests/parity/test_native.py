@@ -66,6 +66,7 @@ def test_threads_instruction_sets_and_pages_do_not_change_a_bit(models: Models, 
 @pytest.mark.parametrize(("axis", "name"), [(axis, first_with(axis)) for axis in SPEC_CHANGES])
 def test_a_change_on_every_axis_is_noticed_and_followed(models: Models, axis: str, name: str) -> None:
     """No longer what transformers says, but still what the reference says."""
+    assert name, f"no model has the axis {axis}"
     model = models(name)
     changed = SPEC_CHANGES[axis](model.spec)
     assert changed is not None

@@ -66,6 +66,7 @@ def test_conversion_keeps_every_bit(models: Models, name: str) -> None:
 
 @pytest.mark.parametrize(("axis", "name"), [(axis, first_with(axis)) for axis in AXES])
 def test_a_change_on_every_axis_is_noticed(models: Models, axis: str, name: str) -> None:
+    assert name, f"no model has the axis {axis}"
     model = models(name)
     changed = sabotaged(axis, model.spec, model.ftw_weights)
     assert changed is not None

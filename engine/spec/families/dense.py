@@ -62,4 +62,15 @@ GRANITE = Family(
     logit_divisor=key("logits_scaling", default=1.0),
 )
 
-DENSE_FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE)
+ARCEE = Family(
+    name="arcee",
+    architecture="ArceeForCausalLM",
+    names=NAMES,
+    mixer=AttentionRule(qkv_bias=ATTENTION_BIAS, o_bias=ATTENTION_BIAS),
+    dense_bias=key("mlp_bias", default=False),
+    norm_eps=key("rms_norm_eps", default=1e-5),
+    hidden_act=key("hidden_act", default="relu2"),
+    activations={"relu2": "relu2"},
+)
+
+DENSE_FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE, ARCEE)

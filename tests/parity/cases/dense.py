@@ -29,5 +29,7 @@ DENSE_CASES = (
     Case("qwen2-odd-yarn", "qwen2", {**ODD, **YARN}),
     Case("qwen3", "qwen3", {**HEAD, "rope_parameters": THETA}),
     Case("qwen3-odd-biased", "qwen3", {**ODD, **ODD_HEAD, **BIASES}),
+    Case("arcee", "arcee", HEAD),
+    Case("arcee-odd-biased-yarn", "arcee", {**ODD, **ODD_HEAD, **BIASES, **YARN, "mlp_bias": True}),
     Case("granite-biased", "granite", {**GRANITE, **BIASES, "mlp_bias": True}),
 )
