@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from starlette.responses import JSONResponse, Response
@@ -41,7 +42,7 @@ def jobs_of(asked: Asked, loaded: Loaded, prompts: Sequence[PromptIds], reader: 
     for prompt, anchors in prompts:
         room = room_for_answer(len(prompt), loaded.ready.context, asked.max_tokens)
         for choice in range(asked.choices):
-            sampling = asked.sampling(choice, loaded.defaults, seed)
+            sampling = replace(asked.sampling(choice, loaded.defaults, seed), grammar=reader.grammar)
             jobs.append(Job(len(jobs), prompt, room, stop_ids, asked.stops, sampling, anchors, reader))
     return jobs
 

@@ -16,7 +16,7 @@ from engine.text.formats.parser import AnswerParser, Part
 from engine.text.formats.pieces import Call, Said, Thought, Tools
 from engine.text.formats.record import AnswerFormat
 from engine.text.text import Text
-from engine.worker.protocol import Done, ExpertWork, Generate, Progress, Reused, Sampling, TokenLogprob, Tokens
+from engine.worker.protocol import Done, ExpertWork, Generate, Grammar, Progress, Reused, Sampling, TokenLogprob, Tokens
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Reader:
     part: Part
     begun: str = ""
     parallel: bool = True
+    grammar: Grammar | None = None
 
     def parser(self) -> AnswerParser:
         """A parser at the start of what the model says."""

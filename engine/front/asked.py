@@ -45,13 +45,14 @@ class Asked:
 class ChatAsked(Asked):
     """An answer to messages as the chat template takes them, with extra variables for it, and tools.
 
-    The answer goes on after the words `prefill`, which are not told again.
+    The answer goes on after the words `prefill`, which are not told again, and has to follow `grammar` if there is one.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     template_values: Mapping[str, Any]
     tools: ToolUse
     prefill: str = ""
+    grammar: str = ""
 
 
 def values_of(**chosen: Any) -> Mapping[str, Any]:

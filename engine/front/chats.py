@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from engine.front.answer_forms import arguments_grammar, call_grammar
 from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
 from engine.front.fields import FieldError
+from engine.front.tools import ToolUse
 from engine.text.anchors import Anchor
 from engine.text.formats.parser import Part, forced_beginning, part_after
-from engine.text.formats.record import AnswerFormat
+from engine.text.formats.record import NAME, AnswerFormat
 from engine.text.text import Text
+from engine.worker.protocol import Grammar
 
 PromptIds = tuple[tuple[int, ...], tuple[Anchor, ...]]
 """The ids of a prompt, and the edges in it."""
@@ -34,10 +37,13 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
         ids = (*prompt.ids, *text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))
         return (ids, prompt.anchors), Reader(form, use.schemas, Part.SAID, parallel=use.parallel)
     if use.forced is None:
-        return (tuple(prompt.ids), prompt.anchors), Reader(form, use.schemas, part, parallel=use.parallel)
+        grammar = Grammar(asked.grammar, _before_text(text, form, part)) if asked.grammar else None
+        reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar)
+        return (tuple(prompt.ids), prompt.anchors), reader
     begun = _end_of_thinking(form, part) + forced_beginning(form, use.forced)
     ids = (*prompt.ids, *text.encode_prompt(begun, add_special=False))
-    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, use.parallel and use.forced == "")
+    parallel = use.parallel and use.forced == ""
+    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, _call_grammar(form, use))
 
 
 def _end_of_thinking(form: AnswerFormat, part: Part) -> str:
@@ -45,3 +51,28 @@ def _end_of_thinking(form: AnswerFormat, part: Part) -> str:
     if part is not Part.THOUGHT or form.thought is None:
         return ""
     return f"{form.thought.region.closes[0]}\n\n"
+
+
+def _before_text(text: Text, form: AnswerFormat, part: Part) -> tuple[int, ...]:
+    """The tokens behind which the text of an answer begins; none where it begins at once."""
+    if part is Part.SAID:
+        return ()
+    if form.channels is not None:
+        return tuple(text.encode_prompt(form.channels.text, add_special=False))
+    thought = form.thought
+    assert thought is not None
+    before = thought.region.closes[0] if thought.text is None else thought.text.opens[0]
+    return tuple(text.encode_prompt(before, add_special=False))
+
+
+def _call_grammar(form: AnswerFormat, use: ToolUse) -> Grammar | None:
+    """What the rest of a call has to look like that has been begun; None where that is no JSON."""
+    schemas = use.schemas or {}
+    if form.calls is not None and not form.calls.reader.quotes:
+        return None
+    if use.named:
+        return Grammar(arguments_grammar(schemas[use.choice]), then_free=True)
+    beginning = (form.channels or form.calls).forced.partition(NAME)[2]  # type: ignore[union-attr]
+    if any(marker in beginning for marker in form.markers):
+        return None  # control tokens, which no grammar of text spells
+    return Grammar(call_grammar(beginning, schemas), then_free=True)

@@ -103,6 +103,7 @@ def load_with(
         policy=policy,
         watch=DeviceWatch(planner, memory_reader(driver.uuid, driver.memory), budget),
         notes=(*bank.notes, *placed.notes, *placed.plan.notes, *(start.notes if model.banks else ())),
+        tokenizer=Path(config.model) / "tokenizer.json",
         identity=identity_of(Path(config.model), placed.program, driver.name),
     )
 

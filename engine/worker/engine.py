@@ -13,6 +13,7 @@ from engine.memory.pages import PAGE_TOKENS, pages_for
 from engine.program.executor import Floats
 from engine.worker.batches import make_batch
 from engine.worker.budget import Budget, in_force, move
+from engine.worker.constraint import Grammars
 from engine.worker.loaded import LoadedModel
 from engine.worker.protocol import (
     PROTOCOL_VERSION,
@@ -61,6 +62,7 @@ class Engine:
         self._scheduler = Scheduler(memory, context.context, policy or model.policy)
         self._sessions = Sessions(model.executor, memory, model.identity, clock)
         self._samplers: dict[Request, Sampler] = {}
+        self._grammars = Grammars(model.tokenizer, model.vocab_size)
         self._read_bytes = 0  # weights read by all steps
         self._expert_bytes = 0.0  # the executor's count of those of experts
         self._totals = dict.fromkeys(
@@ -163,6 +165,8 @@ class Engine:
             raise UsageError(f"Token {strange} is not one of the model's {self._model.vocab_size}.")
         if message.max_tokens < 1:
             raise UsageError(f"max_tokens is {message.max_tokens}.", "Ask for at least one token.")
+        grammar = message.sampling.grammar
+        constraint = None if grammar is None else self._grammars.constraint(grammar, message.stop_ids)
         request = Request(
             number=message.request,
             prompt_tokens=len(message.prompt),
@@ -176,7 +180,7 @@ class Engine:
             arrived=self._clock(),
         )
         self._scheduler.submit(request)
-        self._samplers[request] = Sampler(message.sampling, message.prompt)
+        self._samplers[request] = Sampler(message.sampling, message.prompt, constraint)
         self._totals["requests"] += 1
         return [_progress(request)]
 

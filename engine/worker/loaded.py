@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from engine.program.executor import Executor
@@ -52,4 +53,5 @@ class LoadedModel:
     policy: Policy = POLICY  # of its steps
     watch: Watch | None = None
     notes: tuple[str, ...] = ()
+    tokenizer: Path | None = None  # the model's tokenizer.json, for grammars
     identity: ContextIdentity = field(default_factory=ContextIdentity)  # of saved contexts

@@ -78,6 +78,7 @@ def load_on_cpu(config: WorkerConfig) -> LoadedModel:
         load_seconds=time.monotonic() - began,
         dense_step_bytes=step_bytes(program, WeightBytes.of(model.manifest), KV_VALUE_BYTES).dense,
         notes=(*experts_notes("cpu", config.experts), *_size_notes(size)),
+        tokenizer=Path(config.model) / "tokenizer.json",
         identity=identity_of(Path(config.model), program, "cpu"),
     )
 

@@ -16,7 +16,7 @@ from engine.base.errors import FreetokenError
 from engine.base.sampling import PARAMETERS
 from engine.base.units import KvBudget
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -58,8 +58,21 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True)
+class Grammar:
+    """What an answer has to look like, in llguidance's notation.
+
+    It holds from the start, or from behind the tokens `after`. When it is complete the answer ends, or, with
+    `then_free`, goes on as it likes.
+    """
+
+    text: str
+    after: tuple[int, ...] = ()
+    then_free: bool = False
+
+
+@dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen from logits, in this order: bias and penalties, temperature, top-k, top-p, min-p.
+    """How a token is chosen from logits, in this order: grammar, bias and penalties, temperature, top-k, top-p, min-p.
 
     temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties 1, 0, 0 do nothing. Equal seed and choice give
     equal tokens. `logprobs` -1 reports none, k >= 0 the chosen token's and the k most likely ones'.
@@ -76,6 +89,7 @@ class Sampling:
     seed: int = 0
     choice: int = 0
     logprobs: int = -1
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import FreetokenError
+from engine.worker.constraint import Constraint
 from engine.worker.protocol import Sampling, TokenLogprob
 
 Floats = NDArray[np.float32]
@@ -33,8 +34,9 @@ class Choice:
 class Sampler:
     """Chooses the tokens of one request, one after the other."""
 
-    def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
+    def __init__(self, sampling: Sampling, prompt: Iterable[int], constraint: Constraint | None = None) -> None:
         self._sampling = sampling
+        self._constraint = constraint
         self._penalises = (
             sampling.repetition_penalty != 1.0 or sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
         )
@@ -49,9 +51,13 @@ class Sampler:
                 "The model's output for this request is not a number.",
                 "Run `freetoken verify` on the model; if it is sound, this is a bug worth reporting.",
             )
-        adjusted = self._adjust(logits)
+        adjusted = self._adjust(logits if self._constraint is None else self._constraint.restrict(logits))
+        if self._constraint is not None and not np.isfinite(adjusted.max()):
+            raise FreetokenError("No token of this model fits the grammar of the answer.", "Simplify its schema.")
         token = int(adjusted.argmax()) if self._sampling.temperature == 0 else self._draw(adjusted)
         self._count += 1
+        if self._constraint is not None:
+            self._constraint.take(token)
         if self._penalises:
             self._remember(token)
         if self._sampling.logprobs < 0:

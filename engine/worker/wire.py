@@ -11,6 +11,7 @@ from engine.worker.protocol import (
     FROM_WORKER,
     ExpertCache,
     ExpertWork,
+    Grammar,
     Message,
     Reused,
     Sampling,
@@ -38,7 +39,10 @@ def decode(line: bytes) -> Message:
 
 def _read_sampling(value: dict[str, Any]) -> Sampling:
     bias = {int(token): amount for token, amount in value.pop("logit_bias", {}).items()}
-    return Sampling(**value, logit_bias=bias)
+    grammar = value.pop("grammar", None)
+    if grammar is not None:
+        grammar = Grammar(**{**grammar, "after": tuple(grammar["after"])})
+    return Sampling(**value, logit_bias=bias, grammar=grammar)
 
 
 def _read_cache(value: dict[str, Any] | None) -> ExpertCache | None:

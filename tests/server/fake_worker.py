@@ -44,7 +44,9 @@ def load(config: WorkerConfig) -> LoadedModel:
     model = fake_model(kv_tokens, config.context, pace=PACE)
     kinds = {"sluggish": SluggishExecutor, "scripted": ScriptedExecutor}
     executor = kinds.get(name, FakeExecutor)(ContextRoom(model.budget.context.pages), pace=PACE)
-    return replace(model, executor=executor, threads=config.threads or 2)
+    return replace(
+        model, executor=executor, threads=config.threads or 2, tokenizer=Path(config.model) / "tokenizer.json"
+    )
 
 
 def load_on_fake_device(config: WorkerConfig) -> LoadedModel:

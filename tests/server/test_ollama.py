@@ -125,7 +125,7 @@ def test_a_model_is_loaded_and_unloaded_without_a_word(own_front: Callable[..., 
         ({"options": {"num_predict": "many"}}, "options.num_predict"),
         ({"think": 3}, "think"),
         ({"keep_alive": "soon"}, "keep_alive"),
-        ({"format": "json"}, "format"),
+        ({"format": "xml"}, "format"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ],
 )

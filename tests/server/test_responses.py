@@ -144,7 +144,7 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": 1}]}, "input[0].arguments"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
         ({"tool_choice": "perhaps"}, "tool_choice"),
         ({"temperature": 1000}, "temperature"),

@@ -12,6 +12,7 @@ from engine.base.errors import UsageError
 from engine.base.sampling import PARAMETERS
 from engine.base.units import parse_duration
 from engine.front import fields
+from engine.front.answer_forms import ollama_format
 from engine.front.asked import Asked, ChatAsked, values_of
 from engine.front.fields import Field, FieldError
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
@@ -46,7 +47,7 @@ _SHARED = {
     "options": Field(fields.mapping, {}),
     "keep_alive": Field(read_keep_alive),
     "think": Field(lambda _name, value: value),
-    "format": Field(fields.only("")),
+    "format": Field(ollama_format, ""),
 }
 CHAT = {**_SHARED, "messages": Field(fields.mappings, ()), "tools": Field(tools, ())}
 GENERATE = {
@@ -117,6 +118,7 @@ def _chat(values: Mapping[str, Any], messages: list[Mapping[str, Any]], use: Too
         **_asked(values),
         messages=with_names_of_tools(tuple(messages)),
         template_values=_thinking(values["think"]),
+        grammar=values["format"],
         tools=use,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
+from engine.front.answer_forms import response_format
 from engine.front.asked import Asked, ChatAsked, given
 from engine.front.fields import Field, FieldError, read_fields, shortened
 from engine.front.tools import tool_choice, tool_use, tools, with_names_of_tools
@@ -106,7 +107,7 @@ CHAT = {
     "logprobs": Field(fields.flag, False),
     "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
     "chat_template_kwargs": Field(_template_values, {}),
-    "response_format": Field(fields.only({"type": "text"})),
+    "response_format": Field(response_format, ""),
     "tools": Field(tools, ()),
     "tool_choice": Field(tool_choice, "auto"),
     "parallel_tool_calls": Field(fields.flag, True),
@@ -150,6 +151,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
         **_shared(values, logprobs, most),
         messages=with_names_of_tools(values["messages"]),
         template_values={**_thinking(values["reasoning_effort"]), **values["chat_template_kwargs"]},
+        grammar=values["response_format"],
         tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
+from engine.front.answer_forms import response_format
 from engine.front.asked import ChatAsked, values_of
 from engine.front.fields import Field, FieldError
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
@@ -59,8 +60,6 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
     """The request in `body`, which goes on from the messages `before`. FieldError for what cannot be served."""
     values = {name: field.value(name, body) for name, field in _TABLE.items()}
     form = values["text"].get("format")
-    if isinstance(form, dict) and form.get("type", "text") != "text":
-        raise FieldError("text.format", "this is not supported yet.", "Leave it out.")
     conversation = (*before, *_messages(body.get("input")))
     instructions = ({"role": "system", "content": values["instructions"]},) if values["instructions"] else ()
     functions, other_tools = _tools(values["tools"])
@@ -78,6 +77,7 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
         messages=with_names_of_tools((*instructions, *conversation)),
         template_values=_thinking(values["reasoning"]),
         tools=_tool_use(functions, values),
+        grammar=response_format("text.format", {} if form is None else form),
         conversation=conversation,
         store=values["store"],
         previous=values["previous_response_id"],
@@ -198,7 +198,7 @@ def _echoed(values: Mapping[str, Any], body: Mapping[str, Any]) -> Mapping[str, 
         "reasoning": {"effort": values["reasoning"].get("effort"), "summary": None},
         "store": values["store"],
         "temperature": values["temperature"],
-        "text": {"format": {"type": "text"}},
+        "text": {"format": values["text"].get("format") or {"type": "text"}},
         "tool_choice": values["tool_choice"],
         "tools": list(values["tools"]),
         "top_p": values["top_p"],

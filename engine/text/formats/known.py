@@ -53,6 +53,7 @@ CHANNELS = (
         closes=("<|end|>", "<|call|>", "<|return|>"),
         recipient=_pattern(r"to=functions\.([^\s<]+)"),
         thought="analysis",
+        text="<|channel|>final<|message|>",
         forced="<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
         inner=("<|channel|>", "<|constrain|>"),
     ),

@@ -42,8 +42,19 @@ class JsonCalls:
     quotes: bool = True
 
     def read(self, body: str, tools: Tools) -> list[Call]:
-        calls = [self._call(each) for value in _json_values(body) for each in _listed(value)]
-        return _some(calls)
+        try:
+            return self._read(body)
+        except MalformedCallError:
+            pass
+        for missing in ("}", "]", "}]"):  # an answer may end with the arguments of its last call
+            try:
+                return self._read(body + missing)
+            except MalformedCallError:
+                pass
+        raise MalformedCallError
+
+    def _read(self, body: str) -> list[Call]:
+        return _some([self._call(each) for value in _json_values(body) for each in _listed(value)])
 
     def _call(self, value: Any) -> Call:
         if not isinstance(value, dict):

@@ -54,7 +54,8 @@ class Channels:
     """Messages with a header each, which says what they are: reasoning, a call, or text.
 
     A header ends with `message`, and a message with one of `closes`, or where the next one `opens`. A header that names
-    a `recipient` is of a call of it; one that holds the word `thought` is of reasoning.
+    a `recipient` is of a call of it; one that holds the word `thought` is of reasoning. `text` is the end of the header
+    of a message that is the answer.
     """
 
     signs: tuple[str, ...]
@@ -63,6 +64,7 @@ class Channels:
     closes: tuple[str, ...]
     recipient: re.Pattern[str]
     thought: str
+    text: str
     forced: str
     inner: tuple[str, ...] = ()
 

@@ -1,0 +1,99 @@
+"""Answers that follow a schema: of a model that says anything, and of one that says what it is told to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.running_front import RunningFront
+
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Oslo", "Paris"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 20},
+        "sunny": {"type": "boolean"},
+    },
+    "required": ["city", "days", "sunny"],
+    "additionalProperties": False,
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
+TOOL = {"type": "function", "function": {"name": "plan", "parameters": CITY}}
+
+
+def told(script: str) -> list[Any]:
+    return [{"role": "user", "content": f"Say [[[{script}]]]"}]
+
+
+def check(text: str | None) -> None:
+    value = json.loads(text or "")
+    assert set(value) == {"city", "days", "sunny"}
+    assert value["city"] in ("Oslo", "Paris")
+    assert 1 <= value["days"] <= 20
+    assert isinstance(value["sunny"], bool)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_a_model_would_say_its_answer_follows_the_schema(front: RunningFront, seed: int) -> None:
+    """The fake's logits are noise, so without a grammar this would take for ever."""
+    options: Any = {"model": "fake", "messages": told("x"), "seed": seed, "max_tokens": 300, "response_format": FORM}
+    choices = front.openai.chat.completions.create(**options, n=2).choices
+    for choice in choices:
+        assert choice.finish_reason == "stop"
+        check(choice.message.content)
+
+
+def test_any_object_is_an_object(front: RunningFront) -> None:
+    options: Any = {"model": "scripted", "messages": told('{"a": [1, 2]} and more'), "max_tokens": 200}
+    answer = front.openai.chat.completions.create(**options, response_format={"type": "json_object"})
+    assert json.loads(answer.choices[0].message.content or "") == {"a": [1, 2]}
+
+
+def test_thinking_before_the_answer_is_free(front: RunningFront) -> None:
+    script = '<think>\nHm {.\n</think>{"city": "Oslo", "days": 3, "sunny": true}'
+    options: Any = {"model": "scripted", "messages": told(script), "max_tokens": 200, "response_format": FORM}
+    message = front.openai.chat.completions.create(**options, reasoning_effort="high").choices[0].message
+    assert (message.model_extra or {})["reasoning_content"] == "Hm {."
+    check(message.content)
+
+
+def test_the_same_over_the_other_interfaces(front: RunningFront) -> None:
+    body: dict[str, Any] = {"model": "fake", "max_output_tokens": 300, "input": "x"}
+    form = {"type": "json_schema", "name": "city", "schema": CITY}
+    response = httpx.post(f"{front.url}/v1/responses", json={**body, "text": {"format": form}}, timeout=60).json()
+    check(response["output"][0]["content"][0]["text"])
+    body = {"model": "fake", "messages": told("x"), "stream": False, "options": {"num_predict": 300}}
+    check(httpx.post(f"{front.url}/api/chat", json={**body, "format": CITY}, timeout=60).json()["message"]["content"])
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "plan"}}])
+def test_a_required_call_has_arguments_of_its_schema(front: RunningFront, choice: Any) -> None:
+    """Of a model that would rather say something else; `now` takes anything, so it is not offered."""
+    options: Any = {"model": "scripted", "messages": told("No."), "temperature": 1.0, "seed": 1, "max_tokens": 400}
+    answer = front.openai.chat.completions.create(**options, tools=[TOOL], tool_choice=choice).choices[0]
+    assert answer.message.tool_calls is not None
+    assert answer.finish_reason == "tool_calls"
+    for call in answer.message.tool_calls:
+        assert call.type == "function"
+        assert call.function.name == "plan"
+        check(call.function.arguments)
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"type": "xml"}, "response_format.type"),
+        ({"type": "json_schema"}, "response_format.schema"),
+        ({"type": "json_schema", "json_schema": []}, "response_format.json_schema"),
+        ({"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}, "response_format.json_schema.schema"),
+        ("json", "response_format"),
+    ],
+)
+def test_a_form_that_makes_no_sense_is_refused(front: RunningFront, form: Any, said: str) -> None:
+    body = {"model": "fake", "messages": told("x"), "response_format": form}
+    response = httpx.post(f"{front.url}/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == said
