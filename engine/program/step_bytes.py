@@ -89,4 +89,4 @@ def _most_positions(program: Program, op: Op) -> int:
         return 0
     if len(op.reads) > 3:
         return program.buffers[op.reads[3]].width // int(op.attrs["sets"]) * int(op.attrs["block"])
-    return program.caches[int(op.attrs["cache"])].reach
+    return program.caches[int(op.attrs["cache"])].reach or int(op.attrs["window"])
