@@ -12,7 +12,7 @@ from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
 from engine.program.device.executor import DeviceExecutor
 from engine.program.lowering.lower import lower
-from engine.spec.schema import Spec
+from engine.spec.schema import Moe, Spec
 
 MEMORY = 512 << 20
 SPLIT = Split.carry(0.5)
@@ -32,6 +32,11 @@ def all_slots(ftw: Ftw) -> list[int]:
 def ordered(ftw: Ftw, bank: int) -> bool:
     """Whether experts of a bank read their input in orders of their own, and are the CPU's."""
     return any(field.name.endswith(".order") for field in ftw.banks[bank].fields)
+
+
+def can_run(spec: Spec) -> bool:
+    """Whether a device runs such a model, whose layers may not choose different numbers of experts."""
+    return len({layer.ffn.router.top_k for layer in spec.layers if isinstance(layer.ffn, Moe)}) < 2
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from engine.base.errors import UnsupportedError
 from engine.experts.split import Split
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
@@ -12,14 +13,15 @@ from engine.program.lowering.lower import lower
 
 from .check import batch, in_chunks, page_table, resumed, truth_of
 from .conftest import Models, QuantisedModels
-from .device import all_slots, on_device, some_slots
+from .device import all_slots, can_run, on_device, some_slots
 from .prepare import Prepared, native
 from .sample import EVERY_CASE, sample, specs
 from .test_native import assert_same_bits
 from .test_quantised import EACH
 
 STATEFUL = [name for name in sorted(sample()) if lower(specs()[name]).states]
-WITH_EXPERTS = [name for name in sorted(sample()) if specs()[name].moe_layers]
+WITH_EXPERTS = [name for name in sorted(sample()) if specs()[name].moe_layers and can_run(specs()[name])]
+ON_A_DEVICE = [case for case in EVERY_CASE if can_run(specs()[str(case.values[0])])]
 
 
 def assert_same_in_chunks(executor: DeviceExecutor, model: Prepared) -> None:
@@ -37,7 +39,7 @@ def assert_all_three_worked(executor: DeviceExecutor, model: Prepared) -> None:
     assert (counters["cpu_experts"] > 0) == bool(model.ftw.banks)
 
 
-@pytest.mark.parametrize("name", EVERY_CASE)
+@pytest.mark.parametrize("name", ON_A_DEVICE)
 def test_every_family_has_the_bits_of_the_native_executor(models: Models, name: str) -> None:
     model = models(name)
     with on_device(model.ftw) as executor:
@@ -46,6 +48,13 @@ def test_every_family_has_the_bits_of_the_native_executor(models: Models, name: 
         states = truth_of(executor, model.truth).states
     for ours, theirs in zip(states, truth_of(native(model.ftw), model.truth).states, strict=True):
         assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, spec in specs().items() if not can_run(spec)))
+def test_layers_that_choose_different_numbers_of_experts_are_refused(models: Models, name: str) -> None:
+    with pytest.raises(UnsupportedError, match="fewer experts than those of other layers") as caught:
+        on_device(models(name).ftw).__enter__()
+    assert "--device cpu" in caught.value.remedy
 
 
 @pytest.mark.parametrize(("family", "codec"), EACH)

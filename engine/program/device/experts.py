@@ -20,6 +20,7 @@ from engine.experts.hybrid import PREFILL, BranchSeconds, HybridExperts, Signals
 from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from engine.files.ftw.opening import Bank
+from engine.program.device.launching import cannot_run
 from engine.program.executor import Ints
 from engine.program.ir import Program
 from engine.spec.layout import ORDER
@@ -64,6 +65,9 @@ class DeviceExperts:
         self._caches: list[ExpertCache] = []
         self.hybrid: HybridExperts | None = None
         top_k = max((program.buffers[op.reads[1]].width for op in ops), default=0)
+        for op in ops:
+            if program.buffers[op.reads[1]].width != top_k:
+                raise cannot_run(op, "its tokens go to fewer experts than those of other layers")
         with ExitStack() as made:
             on_device = []
             for index, bank in enumerate(self._banks):

@@ -17,6 +17,8 @@ from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
 from engine.spec.families.gemma_dense import GEMMA_DENSE_FAMILIES
+from engine.spec.families.granite_shared import GRANITE_SHARED_FAMILIES
+from engine.spec.families.hunyuan import HUNYUAN_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
 from engine.spec.families.indexed import INDEXED_FAMILIES
 from engine.spec.families.llama4 import LLAMA4
@@ -57,6 +59,8 @@ FAMILIES: Mapping[str, Family] = {
         LLAMA4,
         *GEMMA_DENSE_FAMILIES,
         *POST_NORM_FAMILIES,
+        *HUNYUAN_FAMILIES,
+        *GRANITE_SHARED_FAMILIES,
     )
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}

@@ -10,7 +10,7 @@ from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
 from engine.spec.families.config import Config, key
 from engine.spec.families.indexers import indexed_layers, read_indexer
-from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
+from engine.spec.families.layer_lists import OTHER_MODEL, layer_names, miscounted_layers, undefined_layer
 from engine.spec.families.positions import context_length, read_rope, yarn_score_scale
 from engine.spec.families.record import (
     FULL,
@@ -107,9 +107,8 @@ def _layers(family: Family, config: Config) -> list[Layer]:
     require_positive(num_hidden_layers=count, hidden_size=config.integer(HIDDEN))
     require(count <= MOST_LAYERS, f"{count} layers are more than the {MOST_LAYERS} that any model has")
     moe = _moe_layers(family.moe, config, count)
-    experts = _experts(family, config) if any(moe) else None
     dense = None if all(moe) else _dense(family, config)
-    ffns = [experts if has_experts else dense for has_experts in moe]
+    ffns = [_experts(family, config.of_layer(layer)) if moe[layer] else dense for layer in range(count)]
     mixers = _mixers(family, config, count)
     return [Layer(mixer, ffn, family.residual) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
 
@@ -201,7 +200,7 @@ def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
     """For every layer whether it has routed experts."""
     if rule is None or config.integer(rule.count) < rule.fewest:
         return [False] * count
-    types = config.texts(rule.types)
+    types = layer_names(rule.types, (DENSE, SPARSE), config)
     if types:
         known = len(types) == count and set(types) <= {DENSE, SPARSE}
         require(known, f"{config.where} must call each of {count} layers {DENSE} or {SPARSE}, not {shortened(types)}")

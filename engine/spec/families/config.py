@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engine.base.errors import CorruptFileError, UnsupportedError
@@ -45,10 +45,15 @@ def key(*names: str, default: Any = REQUIRED, null: Any = ABSENT) -> Key:
 
 @dataclass(frozen=True)
 class Config:
-    """config.json, or one object inside it that `where` names."""
+    """config.json, or one object inside it that `where` names; `layer` is the one that is asked for (-1: none)."""
 
     data: Mapping[str, Any]
     where: str = "config.json"
+    layer: int = -1
+
+    def of_layer(self, layer: int) -> Config:
+        """The same for one layer: a list of whole numbers holds one for every layer."""
+        return replace(self, layer=layer)
 
     def raw(self, wanted: Any) -> Any:
         """The value of a key, unchecked; anything that is not a key stands for itself."""
@@ -84,7 +89,8 @@ class Config:
         if isinstance(wanted, Key) and isinstance(wanted.default, Key) and not self.has(wanted):
             return self.integer(wanted.default)
         value = self.raw(wanted)
-        size = whole(value)
+        listed = isinstance(value, list) and 0 <= self.layer < len(value)
+        size = whole(value[self.layer] if listed else value)
         if size is None:
             raise self._wrong(wanted, "a whole number below 2^31", value)
         return size * wanted.times if isinstance(wanted, Key) else size
@@ -139,7 +145,7 @@ class Config:
         value = self.data.get(name)
         if value is not None and not isinstance(value, dict):
             raise self._wrong(key(name), "an object", value)
-        return Config(value or {}, f"{name} in {self.where}")
+        return Config(value or {}, f"{name} in {self.where}", self.layer)
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> None:
         """Refuse a value that is there, not null, and not among `allowed`: what it asks for is not implemented.

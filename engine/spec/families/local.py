@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.spec.families.config import key
-from engine.spec.families.naming import DECODER, EXPERTS, SHARED_EXPERTS, SKIPPED, in_layer
-from engine.spec.families.record import SLIDING_MOST, AttentionRule, Family, RopeRule, SharedRule, WindowRule
+from engine.spec.families.config import Key, key
+from engine.spec.families.naming import DECODER, EXPERTS, NEXT_TOKEN, SHARED_EXPERTS, SKIPPED, in_layer
+from engine.spec.families.record import (
+    ATTENTION_BIAS,
+    SLIDING_MOST,
+    AttentionRule,
+    Family,
+    RopeRule,
+    SharedRule,
+    WindowRule,
+)
 from engine.spec.families.sigmoid_routed import LAYER_KINDS, MOE
-from engine.spec.names import Names
+from engine.spec.names import Names, Skipped
 
 # K-EXAONE: positions are rotated in the layers with a window alone.
 EXAONE_EVERYWHERE = AttentionRule(
@@ -47,4 +55,52 @@ EXAONE_MOE = Family(
     only={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
 )
 
-LOCAL_FAMILIES = (EXAONE_MOE,)
+# MiMo-V2-Flash: layers with a window have key heads, a theta and sinks of their own.
+PART = key("partial_rotary_factor", default=0.334)
+MIMO_EVERYWHERE = AttentionRule(
+    head_dim=key("head_dim", default=192),
+    v_dim=key("v_head_dim", default=128),
+    value_scale=key("attention_value_scale", default=1.0),
+    qkv_bias=ATTENTION_BIAS,
+    sinks=key("add_full_attention_sink_bias", default=False),
+    rope=RopeRule(theta=5e6, part=PART, kind="full_attention"),
+    window=WindowRule(
+        size=key("sliding_window"),
+        before=key("sliding_window_size", default=0),
+        typed=True,
+        marked=key("hybrid_layer_pattern", default=()),
+    ),
+)
+MIMO_V2_FLASH = Family(
+    name="mimo_v2_flash",
+    architecture="MiMoV2FlashForCausalLM",
+    names=Names(
+        (
+            *DECODER,
+            *EXPERTS,
+            in_layer("mlp.gate.e_score_correction_bias", "router_choice_bias"),
+            in_layer("self_attn.attention_sink_bias", "attn.sinks"),
+        ),
+        (*SKIPPED, Skipped("model.mtp.*", NEXT_TOKEN)),
+    ),
+    mixer=MIMO_EVERYWHERE,
+    windowed=replace(
+        MIMO_EVERYWHERE,
+        heads=key("swa_num_attention_heads", "num_attention_heads"),
+        kv_heads=key("swa_num_key_value_heads", default=Key(("num_key_value_heads",), times=2)),
+        head_dim=key("swa_head_dim", "head_dim", default=192),
+        v_dim=key("swa_v_head_dim", "v_head_dim", default=128),
+        sinks=key("add_swa_attention_sink_bias", default=True),
+        rope=RopeRule(part=PART, kind="sliding_attention", own_theta=key("swa_rope_theta", default=10000.0)),
+    ),
+    moe=replace(MOE, shared=None, types=key("mlp_layer_types", "moe_layer_freq")),
+    norm_eps=key("layernorm_epsilon", "rms_norm_eps", default=1e-5),
+    only={
+        "scoring_func": ("sigmoid",),
+        "topk_method": ("noaux_tc",),
+        "n_shared_experts": (0,),
+        "attention_projection_layout": ("split",),
+    },
+)
+
+LOCAL_FAMILIES = (EXAONE_MOE, MIMO_V2_FLASH)

@@ -21,7 +21,7 @@ def read_rope(config: Config, rule: RopeRule, head_dim: int) -> Rope:
     parameters = _parameters_of_kind(config, rule)
     theta = parameters.number(key("rope_theta", default=config.number(key("rope_theta", default=rule.theta))))
     dim = _rotated(config, parameters, rule, head_dim)
-    return Rope(theta, dim, config.flag(rule.pairs), _read_scaling(config, parameters))
+    return Rope(theta * _stretch(parameters, head_dim), dim, config.flag(rule.pairs), _read_scaling(config, parameters))
 
 
 def _parameters_of_kind(config: Config, rule: RopeRule) -> Config:
@@ -88,6 +88,15 @@ def _read_scaling(config: Config, parameters: Config) -> Scaling:
             "Use another model, or a release that knows it.",
         )
     return SCALINGS[name](config, parameters)
+
+
+def _stretch(parameters: Config, head_dim: int) -> float:
+    """How much larger theta is: HunYuan's `alpha`, NTK-aware scaling (bloc97 2023) that is the same at any length."""
+    if rope_type(parameters) != "dynamic" or "alpha" not in parameters.data:
+        return 1.0
+    alpha = parameters.number(key("alpha"))
+    require_positive(alpha=alpha, head_dim=head_dim - 2)
+    return math.pow(alpha, head_dim / (head_dim - 2))
 
 
 def _default(config: Config, parameters: Config) -> Scaling:

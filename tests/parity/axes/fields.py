@@ -19,6 +19,7 @@ NEEDS_NO_AXIS: Mapping[Field, str] = {
     ("Layer", "mixer"): "parts of another kind have other tensors; the fields of each have axes",
     ("Layer", "ffn"): "parts of another kind have other tensors; the fields of each have axes",
     ("DeltaNet", "channelwise"): "where the decay has a rank, which implies it; elsewhere a size",
+    ("Attention", "v_dim"): "a size; 0 and head_dim say the same",
     ("Experts", "bias"): "dropped with the tensors themselves, by `expert biases dropped`",
 }
 

@@ -94,12 +94,9 @@ def _other_alpha(moe: Moe) -> Moe:
 
 def _one_layer_unwindowed(spec: Spec) -> Spec | None:
     """The window moved from one layer to another where layers differ."""
-    windows = [layer.mixer.window if isinstance(layer.mixer, Attention) else 0 for layer in spec.layers]
-    mixers = [layer.mixer for layer in spec.layers]
-    if len(set(windows)) == 1:
-        return None
-    layers = zip(spec.layers, [*mixers[1:], mixers[0]], strict=True)
-    return replace(spec, layers=tuple(replace(layer, mixer=mixer) for layer, mixer in layers))
+    windows = [layer.mixer.window for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    moved = iter([*windows[1:], *windows[:1]])
+    return mixers(spec, Attention, lambda mixer: replace(mixer, window=next(moved)))
 
 
 SPEC_CHANGES: Mapping[str, Change] = {

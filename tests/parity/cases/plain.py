@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .case import BIASES, EIGHT, HEAD, LOCAL_EIGHT, LOCAL_SEVEN, ODD, ODD_HEAD, SEVEN, THETA, Case
+from .case import BIASES, EIGHT, GRANITE, HEAD, LOCAL_EIGHT, LOCAL_SEVEN, ODD, ODD_HEAD, SEVEN, THETA, Case, rope
 from .latent import LATENT, ODD_LATENT
 
 ROUTED = {
@@ -59,6 +59,38 @@ ODD_EXAONE = {
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     "mlp_layer_types": ["sparse", "dense", "sparse"],
 }
+MIMO = {
+    **{name: value for name, value in ROUTED.items() if name not in ("n_shared_experts", "first_k_dense_replace")},
+    "head_dim": 24,
+    "v_head_dim": 16,
+    "sliding_window": 12,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "full_attention": {**THETA, "partial_rotary_factor": 0.334},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 70.0, "partial_rotary_factor": 0.6},
+    },
+}
+ODD_MIMO = {
+    **{name: value for name, value in ODD_ROUTED.items() if name not in ("n_shared_experts", "first_k_dense_replace")},
+    **BIASES,
+    "num_key_value_heads": 3,
+    "head_dim": 14,
+    "v_head_dim": 10,
+    "sliding_window": 9,
+    "attention_value_scale": 0.6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "rope_parameters": MIMO["rope_parameters"],
+}
+HUNYUAN = {"num_experts": 8, "moe_topk": [3, 3, 3], "intermediate_size": 48}
+HY = {**EIGHT, "moe_intermediate_size": 48, "num_shared_experts": 2}
+ODD_HY = {
+    **SEVEN,
+    **BIASES,
+    "moe_intermediate_size": 28,
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "router_scaling_factor": 1.3,
+}
 
 PLAIN_CASES = (
     Case("glm4_moe", "glm4_moe", {**HEAD, **ROUTED, **PARTLY, "use_qk_norm": True, **BIASES}),
@@ -79,4 +111,15 @@ PLAIN_CASES = (
     Case("ernie4_5_moe-odd-tied", "ernie4_5_moe", {**ODD, **ODD_ERNIE, "tie_word_embeddings": True}),
     Case("exaone_moe", "exaone_moe", {**HEAD, **EXAONE}),
     Case("exaone_moe-odd-mixed-layers", "exaone_moe", {**ODD, **ODD_HEAD, **ODD_EXAONE}),
+    Case("mimo_v2_flash", "mimo_v2_flash", MIMO),
+    Case("mimo_v2_flash-odd-groups", "mimo_v2_flash", {**ODD, **ODD_MIMO}),
+    Case("hunyuan_v1_moe", "hunyuan_v1_moe", {**HEAD, **HUNYUAN, **rope("dynamic", factor=1.0, alpha=50.0)}),
+    Case("hunyuan_v1_moe-listed", "hunyuan_v1_moe", {**HEAD, **HUNYUAN, "moe_topk": [3, 2, 1]}),
+    Case("hunyuan_v1_moe-odd-biased", "hunyuan_v1_moe", {**ODD, **ODD_HEAD, **SEVEN, **BIASES, "moe_topk": 3}),
+    Case("hunyuan_v1_dense", "hunyuan_v1_dense", {**HEAD, "tie_word_embeddings": True}),
+    Case("hunyuan_v1_dense-odd-biased", "hunyuan_v1_dense", {**ODD, **ODD_HEAD, **BIASES}),
+    Case("hy_v3", "hy_v3", {**HEAD, **HY}),
+    Case("hy_v3-odd-biased", "hy_v3", {**ODD, **ODD_HEAD, **ODD_HY}),
+    Case("granitemoeshared", "granitemoeshared", {**LOCAL_EIGHT, **GRANITE, "shared_intermediate_size": 80}),
+    Case("granitemoeshared-odd", "granitemoeshared", {**ODD, **LOCAL_SEVEN, **GRANITE, "shared_intermediate_size": 38}),
 )
