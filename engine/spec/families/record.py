@@ -287,7 +287,7 @@ class Family:
     norm: NormRule = NormRule()
     residual: Residual = PRE_NORM
     embedding_scale: Key | float = 1.0
-    embedding_root: bool = False
+    embedding_root: Key | bool = False
     residual_scale: Key | float = 1.0
     logit_scale: Key | float = 1.0
     logit_divisor: Key | float = 1.0
