@@ -13,6 +13,7 @@ import torch
 from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.compressors.mxfp4 import MXFP4PackedCompressor
 from compressed_tensors.compressors.mxfp8 import MXFP8QuantizationCompressor
+from compressed_tensors.compressors.naive_quantized import FloatQuantizationCompressor
 from compressed_tensors.compressors.nvfp4 import NVFP4PackedCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
@@ -82,7 +83,7 @@ class _CompressedTensors:
     def compress(self, values: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         """The stored parts of a matrix, and the values read back from them."""
         scheme = QuantizationScheme(targets=["Linear"], weights=self.arguments)
-        groups = values.unflatten(-1, (-1, self.arguments.group_size))
+        groups = values.unflatten(-1, (-1, self.arguments.group_size or values.shape[-1]))
         state, factor = {"weight": values}, None
         if self.arguments.strategy == "tensor_group":
             # a power of two: then it does not matter which product with it is rounded
@@ -93,7 +94,7 @@ class _CompressedTensors:
         return kept, self.compressor.decompress(kept, scheme)["weight"].float()
 
 
-def _floats(bits: int, strategy: str, group_size: int, scale_dtype: torch.dtype) -> QuantizationArgs:
+def _floats(bits: int, strategy: str, group_size: int | None, scale_dtype: torch.dtype) -> QuantizationArgs:
     return QuantizationArgs(
         num_bits=bits, type="float", strategy=strategy, group_size=group_size, symmetric=True, scale_dtype=scale_dtype
     )
@@ -101,6 +102,7 @@ def _floats(bits: int, strategy: str, group_size: int, scale_dtype: torch.dtype)
 
 _NVFP4 = _CompressedTensors(NVFP4PackedCompressor, _floats(4, "tensor_group", 16, torch.float8_e4m3fn))
 _MXFP4 = _CompressedTensors(MXFP4PackedCompressor, _floats(4, "group", 32, torch.uint8))
+_FP8_ROWS = _CompressedTensors(FloatQuantizationCompressor, _floats(8, "channel", None, torch.float32))
 _MXFP8 = _CompressedTensors(MXFP8QuantizationCompressor, _floats(8, "group", 32, torch.uint8))
 
 
@@ -139,6 +141,7 @@ _LINEARS = r"\.((shared_)?experts(\.\d+)?|self_attn)\.\w*_proj\w*\.weight$"
 # Qwen leaves alone what gives the strengths of updates and their decay.
 _QWEN_LINEARS = r"\.(shared_expert|experts\.\d+|self_attn|linear_attn)\.(?!in_proj_[ab])\w*proj\w*\.weight$"
 _NEMOTRON_LINEARS = r"\.mixer\.((shared_)?experts\.(\d+\.)?)?\w+_proj\.weight$"
+_MINIMAX_LINEARS = r"\.(experts\.\d+\.w\d|self_attn\.\w_proj)\.weight$"
 _EXPERTS = r"\.experts\.\d+\.\w+\.weight$"
 _FUSED = r"\.experts\.(gate_up|down)_proj$"
 
@@ -154,5 +157,9 @@ VENDORS: Mapping[tuple[str, str], Vendor] = {
     ("qwen3_moe", "mxfp8"): Vendor(_compressed("mxfp8-quantized", _MXFP8), _LINEARS, _MXFP8),
     ("qwen3_moe", "nvfp4"): Vendor(_compressed("nvfp4-pack-quantized", _NVFP4), _LINEARS, _NVFP4),
     ("mixtral", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
+    ("glm4_moe", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
+    ("glm4_moe", "fp8"): Vendor(_compressed("float-quantized", _FP8_ROWS), _LINEARS, _FP8_ROWS),
+    ("minimax_m2", "fp8"): Vendor(_FP8, _MINIMAX_LINEARS, _Fp8Blocks()),
+    ("minimax_m2", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("gpt_oss", "mxfp4"): Vendor({"quant_method": "mxfp4"}, _FUSED, _as_gpt_oss),
 }

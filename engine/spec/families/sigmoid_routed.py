@@ -59,6 +59,7 @@ GLM4_MOE = Family(
     ),
     moe=replace(MOE, first_dense=key("first_k_dense_replace", default=1)),
     norm_eps=NORM_EPS,
+    tested=("f32", "fp8", "nvfp4"),
     also=("glm4v_moe_text",),
 )
 
@@ -137,6 +138,7 @@ MINIMAX_M2 = Family(
         "attn_type_list": (1,),
         "attention_bias": (False,),
     },
+    tested=("f32", "fp8", "nvfp4"),
 )
 
 SIGMOID_ROUTED_FAMILIES = (GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN, DOTS1, MINIMAX_M2)

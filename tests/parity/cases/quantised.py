@@ -28,6 +28,11 @@ QUANTISED_NEMOTRON = {
     **{"mamba_num_heads": 32, "mamba_head_dim": 8, "ssm_state_size": 24, "n_groups": 2},  # together five blocks of rows
     "layers_block_type": ["moe", STATE_SPACE, "moe", ATTENDS],
 }
+QUANTISED_GLM = {
+    **QUANTISED,
+    **{"hidden_size": 256, "n_routed_experts": 6, "moe_intermediate_size": 128, "n_shared_experts": 1},
+    **{"first_k_dense_replace": 0, "n_group": 1, "topk_group": 1, "attention_bias": True, "use_qk_norm": True},
+}
 QUANTISED_CASES = {
     "qwen3_moe": Case(
         "qwen3_moe-quantised",
@@ -41,5 +46,11 @@ QUANTISED_CASES = {
     "qwen3_next": Case("qwen3_next-quantised", "qwen3_next", QUANTISED_DELTA),
     "qwen3_5_moe": Case("qwen3_5_moe-quantised", "qwen3_5_moe_text", QUANTISED_DELTA),
     "nemotron_h": Case("nemotron_h-quantised", "nemotron_h", QUANTISED_NEMOTRON),
+    "glm4_moe": Case("glm4_moe-quantised", "glm4_moe", QUANTISED_GLM),
+    "minimax_m2": Case(
+        "minimax_m2-quantised",
+        "minimax_m2",
+        {**QUANTISED, "hidden_size": 256, "num_local_experts": 6, "intermediate_size": 128, "rotary_dim": 16},
+    ),
     "deepseek_v3": Case("deepseek_v3-quantised", "deepseek_v3", QUANTISED_LATENT),
 }
