@@ -12,19 +12,24 @@ from engine.spec.wanted import Wanted, vector
 def attention_tensors(mixer: Attention, hidden: int) -> Iterator[Wanted]:
     q_width, k_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
     v_width, out_width = mixer.kv_heads * mixer.value_dim, mixer.heads * mixer.value_dim
+    own = mixer.kv_layer < 0
     yield Wanted("attn.q", q_width, hidden, mixer.heads)
-    yield Wanted("attn.k", k_width, hidden)
-    yield Wanted("attn.v", v_width, hidden)
+    if own:
+        yield Wanted("attn.k", k_width, hidden)
+    if own and not mixer.v_from_k:
+        yield Wanted("attn.v", v_width, hidden)
     yield Wanted("attn.o", hidden, out_width)
     if mixer.gated:
         yield Wanted("attn.gate", out_width, hidden, mixer.heads)
-    biases = (("q", mixer.q_bias, q_width), ("k", mixer.k_bias, k_width), ("v", mixer.v_bias, v_width))
+    k_bias, v_bias = mixer.k_bias and own, mixer.v_bias and own and not mixer.v_from_k
+    biases = (("q", mixer.q_bias, q_width), ("k", k_bias, k_width), ("v", v_bias, v_width))
     for name, present, width in (*biases, ("o", mixer.o_bias, hidden)):
         if present:
             yield vector(f"attn.{name}_bias", width)
     if mixer.qk_norm not in ("none", "unit_after"):
         yield vector("attn.q_norm", q_width if mixer.qk_norm == "full" else mixer.head_dim)
-        yield vector("attn.k_norm", k_width if mixer.qk_norm == "full" else mixer.head_dim)
+        if own:
+            yield vector("attn.k_norm", k_width if mixer.qk_norm == "full" else mixer.head_dim)
     if mixer.sinks:
         yield vector("attn.sinks", mixer.heads)
     yield from _indexer_tensors(mixer.indexer, hidden, hidden)

@@ -34,6 +34,7 @@ class Residual:
     """
 
     form: str = "pre"
+    scaled: bool = False  # after the layer the stream is multiplied by a learned number
 
     def __post_init__(self) -> None:
         require(self.form in FORMS, f"the residual form must be one of {', '.join(FORMS)}, not {self.form}")

@@ -76,6 +76,19 @@ class LongScaling:
 
 
 @dataclass(frozen=True)
+class ProportionalScaling:
+    """Of a whole head's frequencies the fast `part` is divided by `factor`; the others are zero, and turn nothing."""
+
+    kind: ClassVar[str] = "proportional"
+    part: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.part <= 1, f"the part of a head that is rotated must be at most one, not {self.part}")
+        require(self.factor > 0, f"a rope factor must be positive, not {self.factor}")
+
+
+@dataclass(frozen=True)
 class Growth:
     """Queries at position p are multiplied by `1 + rate * log(1 + floor((p + ahead) / every))` (Nakanishi 2025)."""
 
@@ -96,7 +109,7 @@ class Rope:
     theta: float
     dim: int
     pairs: bool = False
-    scaling: LinearScaling | YarnScaling | Llama3Scaling | LongScaling | None = None
+    scaling: LinearScaling | YarnScaling | Llama3Scaling | LongScaling | ProportionalScaling | None = None
 
     def __post_init__(self) -> None:
         require(self.theta > 1, f"rope_theta must be larger than one, not {self.theta}")

@@ -73,6 +73,9 @@ class Attention:
     growth: Growth | None = None  # of queries, at last
     clip: float = 0.0  # queries, keys (after their norms) and values are cut to +-clip; 0: they are not
     indexer: Indexer | None = None  # chooses what is seen; None: all within sight is
+    v_norm: bool = False  # every value head alone, without weights
+    v_from_k: bool = False  # values are what keys are before their norm
+    kv_layer: int = -1  # whose keys and values it reads, having none of its own; -1: its own
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
@@ -88,9 +91,18 @@ class Attention:
             require(
                 self.indexer.sets in (1, self.kv_heads), f"{self.indexer.sets} selections for {self.kv_heads} heads"
             )
-            require(not (self.window or self.chunk), "attention has an indexer or bounds of sight, not both")
+            bounded = self.window or self.chunk or self.kv_layer >= 0
+            require(not bounded, "attention has an indexer, or bounds of sight or another's keys, not both")
+        require(self.kv_layer >= -1, f"there is no layer {self.kv_layer} to read keys and values of")
+        alike = self.v_norm and self.value_dim == self.head_dim
+        require(alike or not self.v_from_k, "values that come from keys must be normed, and as wide")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")
+
+    @property
+    def cached(self) -> tuple[int, ...]:
+        """What its cache depends on."""
+        return self.kv_heads, self.head_dim, self.value_dim, self.window, self.chunk
 
     @property
     def value_dim(self) -> int:
@@ -158,6 +170,8 @@ class Router:
     normalize: bool = False
     scale: float = 1.0
     linear_bias: bool = False  # added to the logits
+    normed: bool = False  # it reads a norm of the stream, divided by the root of its width
+    expert_scale: bool = False  # the weight of an expert is multiplied by a learned one, at last
     choice_bias: bool = False  # added to the scores for the choice alone
     by_token: bool = False  # a table has the experts of every token id; scores weigh them and choose nothing
 
@@ -205,7 +219,8 @@ class Moe:
 
     With `latent` the routed experts see so many values, which one projection makes of the hidden state and another
     turns back into it; 0: they see the hidden state. With `scaled_input` the router's weight multiplies what the one
-    chosen expert sees and not what it says.
+    chosen expert sees and not what it says. `apart`: routed experts read a norm of the stream of their own, and what
+    they and the shared experts make is normed for each alone before it is added.
     """
 
     kind: ClassVar[str] = "moe"
@@ -214,6 +229,7 @@ class Moe:
     shared: Shared | None = None
     latent: int = 0
     scaled_input: bool = False
+    apart: bool = False
 
     def __post_init__(self) -> None:
         router, count = self.router, self.experts.count
@@ -247,6 +263,21 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class LayerInputs:
+    """What every layer adds at its end: `width` values of each token, of a table and of its embedding, gated by the
+    stream. `vocab_size` are the rows of the table.
+    """
+
+    width: int
+    vocab_size: int
+    activation: Activation = Activation("gelu_tanh")  # of the gate
+
+    def __post_init__(self) -> None:
+        require_positive(width=self.width, vocab_size=self.vocab_size)
+        require(self.activation.is_gated, "what a layer adds at its end is gated")
+
+
+@dataclass(frozen=True)
 class Spec:
     """A whole decoder. `family` names the record it came from; only tensor names depend on it."""
 
@@ -262,6 +293,7 @@ class Spec:
     logit_scale: float = 1.0
     norm: Norm = RMS_NORM
     logit_softcap: float = 0.0  # logits become softcap * tanh(logit / softcap); 0: they do not
+    layer_inputs: LayerInputs | None = None
 
     def __post_init__(self) -> None:
         require_positive(
@@ -273,6 +305,19 @@ class Spec:
         )
         require(len(self.layers) <= MOST_LAYERS, f"{len(self.layers)} layers are more than {MOST_LAYERS}")
         require(self.logit_softcap >= 0, f"the softcap of logits must not be negative, not {self.logit_softcap}")
+
+        for index, layer in enumerate(self.layers):
+            self._check_shared_keys(index, layer.mixer)
+        rows = self.vocab_size if self.layer_inputs is None else self.layer_inputs.vocab_size
+        require(rows >= self.vocab_size, f"{rows} tokens of {self.vocab_size} have something for every layer")
+
+    def _check_shared_keys(self, index: int, mixer: Mixer | None) -> None:
+        """A layer can read the keys of one before that keeps its own, of the same shape and reach."""
+        if not isinstance(mixer, Attention) or mixer.kv_layer < 0:
+            return
+        owner = self.layers[mixer.kv_layer].mixer if mixer.kv_layer < index else None
+        fits = isinstance(owner, Attention) and owner.kv_layer < 0 and owner.cached == mixer.cached
+        require(fits, f"layer {index} cannot read the keys and values of layer {mixer.kv_layer}")
 
     @property
     def moe_layers(self) -> tuple[int, ...]:

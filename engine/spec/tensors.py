@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from engine.spec.attention_tensors import attention_tensors, latent_attention_tensors
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.recurrent_tensors import delta_net_tensors, mamba2_tensors, mamba_tensors, short_conv_tensors
-from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Router, Shared, Spec
+from engine.spec.schema import Activation, Attention, Dense, LatentAttention, LayerInputs, Moe, Router, Shared, Spec
 from engine.spec.wanted import Wanted, vector
 
 
@@ -19,7 +19,8 @@ def outer_tensors(spec: Spec) -> tuple[Wanted, ...]:
     """The tensors outside the layers."""
     hidden = spec.hidden_size
     head = () if spec.tied_head else (Wanted("head", spec.vocab_size, hidden),)
-    return (Wanted("embed", spec.vocab_size, hidden), *_norm(spec, "final_norm"), *head)
+    inputs = () if spec.layer_inputs is None else _layer_inputs(spec.layer_inputs, hidden, len(spec.layers))
+    return (Wanted("embed", spec.vocab_size, hidden), *_norm(spec, "final_norm"), *head, *inputs)
 
 
 def layer_tensors(spec: Spec, layer: int) -> tuple[Wanted, ...]:
@@ -65,10 +66,26 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             yield from _feed_forward("ffn", hidden, ffn.width, ffn.activation, ffn.bias)
         case Moe():
             yield from _router(ffn.router, ffn.experts.count, spec)
+            if ffn.apart:
+                for key in ("experts_norm", "experts_post_norm", *["shared_post_norm"] * (ffn.shared is not None)):
+                    yield from _norm(spec, key)
             if ffn.latent:
                 yield Wanted("latent_in", ffn.latent, hidden)
                 yield Wanted("latent_out", hidden, ffn.latent)
             yield from _shared(ffn.shared, hidden, ffn.experts.activation)
+    if spec.layer_inputs is not None:
+        yield Wanted("input.gate", spec.layer_inputs.width, hidden)
+        yield Wanted("input.proj", hidden, spec.layer_inputs.width)
+        yield from _norm(spec, "input.post_norm")
+    if residual.scaled:
+        yield vector("layer_scalar", 1)
+
+
+def _layer_inputs(inputs: LayerInputs, hidden: int, layers: int) -> Iterator[Wanted]:
+    """What the values that layers add at their ends are made of, for all layers side by side."""
+    yield Wanted("inputs.embed", inputs.vocab_size, layers * inputs.width)
+    yield Wanted("inputs.proj", layers * inputs.width, hidden)
+    yield vector("inputs.norm", inputs.width)
 
 
 def _part_norms(spec: Spec, part: str, before: bool, after: bool) -> Iterator[Wanted]:
@@ -101,6 +118,10 @@ def _router(router: Router, count: int, spec: Spec) -> Iterator[Wanted]:
     yield Wanted("router", count, spec.hidden_size)
     if router.linear_bias:
         yield vector("router_bias", count)
+    if router.normed:
+        yield vector("router_norm", spec.hidden_size)
+    if router.expert_scale:
+        yield vector("router_expert_scale", count)
     if router.choice_bias:
         yield vector("router_choice_bias", count)
     if router.by_token:

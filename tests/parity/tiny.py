@@ -86,12 +86,12 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
         if "inv_freq" in name or not tensor.is_floating_point() or tensor.ndim == 0:
             continue
         noise = torch.randn(tensor.shape, generator=generator)
-        if re.search(r"norm[^.]*\.weight$", name):
+        if re.search(r"(norm[^.]*\.weight|\.(per_expert_)?scale|layer_scalar)$", name):
             tensor.copy_(float(tensor.any()) + 0.2 * noise)  # those at rest at zero are added to one
         elif tensor.ndim == 1 or name.endswith("proj_bias"):
             tensor.copy_(0.3 * noise)
         else:
-            sharp = 2.0 if re.search(r"(gate|router|router\.layer)\.weight$", name) else 1.0
+            sharp = 2.0 if re.search(r"(gate|router|router\.layer|router\.proj)\.weight$", name) else 1.0
             tensor.copy_(noise if name in untied else sharp * noise * tensor.shape[-1] ** -0.5)
 
 

@@ -250,5 +250,5 @@ class DeviceExecutor:
 def _token_rows(program: Program, weights: DeviceWeights) -> int:
     """Token ids that the embedding, and every table of experts by tokens, has a row for."""
     rows = [weights.matrix(op.weights[0]).rows for op in program.ops if op.kind == "embed"]
-    tables = [op for op in program.ops if op.kind == "route" and len(op.weights) > 1]
+    tables = [op for op in program.ops if op.kind == "route" and any(op.weights[1:2])]
     return min([*rows, *(weights.length(op.weights[1]) // int(op.attrs["top_k"]) for op in tables)])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.program.ir import RopeTable
-from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
+from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, ProportionalScaling, Rope, YarnScaling
 
 Doubles = NDArray[np.float64]
 
@@ -20,6 +20,9 @@ def rope_table(rope: Rope, context: int) -> RopeTable:
     match rope.scaling:
         case LinearScaling(factor=factor):
             frequencies = frequencies / factor
+        case ProportionalScaling(part=part, factor=factor):
+            turning = np.arange(rope.dim // 2) < int(part * rope.dim // 2)
+            frequencies = np.where(turning, frequencies / factor, 0.0)
         case Llama3Scaling():
             frequencies = _llama3(frequencies, rope.scaling)
         case YarnScaling():

@@ -12,29 +12,34 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     q = build.buffer("q", mixer.heads * mixer.head_dim)
     k = build.buffer("k", mixer.kv_heads * mixer.head_dim)
     v = build.buffer("v", mixer.kv_heads * mixer.value_dim)
+    own = mixer.kv_layer < 0
     mixed = build.buffer("mixed", mixer.heads * mixer.value_dim)
     gate = {build.buffer("attn_gate", mixer.heads * mixer.value_dim): "attn.gate"} if mixer.gated else {}
     index = index_projections(build, mixer.indexer)
-    _projections(build, mixer, source, {q: "attn.q", k: "attn.k"}, {v: "attn.v"}, gate | index)
+    keys = {q: "attn.q", k: "attn.k"} if own else {q: "attn.q"}
+    _projections(build, mixer, source, keys, {v: "attn.v"} if own and not mixer.v_from_k else {}, gate | index)
+    rotated = {q: mixer.heads, k: mixer.kv_heads} if own else {q: mixer.heads}
+    if own and mixer.v_norm:
+        build.norm(k if mixer.v_from_k else v, v, "", group=mixer.value_dim)
     if mixer.qk_norm in ("head", "full"):
-        _qk_norm(build, mixer, q, k)
+        _qk_norm(build, mixer, rotated)
     if mixer.clip:
-        for values in (q, k, v):
+        for values in (*rotated, *((v,) if own else ())):
             build.op("bound", (values,), (values,), bound=mixer.clip, smooth=False)
     if mixer.rope is not None:
-        build.rope(q, mixer.rope, heads=mixer.heads, stride=mixer.head_dim, offset=0)
-        build.rope(k, mixer.rope, heads=mixer.kv_heads, stride=mixer.head_dim, offset=0)
+        for values, heads in rotated.items():
+            build.rope(values, mixer.rope, heads=heads, stride=mixer.head_dim, offset=0)
     if mixer.qk_norm in ("head_after", "unit_after"):
-        _qk_norm(build, mixer, q, k)
+        _qk_norm(build, mixer, rotated)
     if mixer.growth is not None:
         build.grow(q, mixer.growth, heads=mixer.heads, stride=mixer.head_dim)
     chosen = (lower_selection(build, mixer.indexer, source),) if mixer.indexer else ()
     build.op(
         "attention",
-        (q, k, v, *chosen),
+        (q, k, v, *chosen) if own else (q,),
         (mixed,),
         (build.weight("attn.sinks") if mixer.sinks else "",),
-        cache=build.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.value_dim, _reach(build, mixer))),
+        cache=_cache(build, mixer),
         heads=mixer.heads,
         kv_heads=mixer.kv_heads,
         k_dim=mixer.head_dim,
@@ -55,15 +60,23 @@ def _projections(
 ) -> None:
     """Values that are scaled have a `linear` of their own."""
     biases = {"attn.q": mixer.q_bias, "attn.k": mixer.k_bias, "attn.v": mixer.v_bias}
-    if mixer.value_scale == 1.0:
+    if mixer.value_scale == 1.0 or not v:
         build.linears(source, {**qk, **v, **gate}, biases)
     else:
         build.linears(source, {**qk, **gate}, biases)
         build.linears(source, v, biases, mixer.value_scale)
 
 
-def _qk_norm(build: Build, mixer: Attention, q: str, k: str) -> None:
-    for buffer, key, heads in ((q, "attn.q_norm", mixer.heads), (k, "attn.k_norm", mixer.kv_heads)):
+def _cache(build: Build, mixer: Attention) -> int:
+    """The layer's own cache, or the one that it reads."""
+    if mixer.kv_layer >= 0:
+        return build.cache_of[mixer.kv_layer]
+    return build.cache(Cache(mixer.kv_heads, mixer.head_dim, mixer.value_dim, _reach(build, mixer)))
+
+
+def _qk_norm(build: Build, mixer: Attention, buffers: dict[str, int]) -> None:
+    """`buffers` are those of queries and perhaps of keys, with their numbers of heads."""
+    for (buffer, heads), key in zip(buffers.items(), ("attn.q_norm", "attn.k_norm"), strict=False):
         group = heads * mixer.head_dim if mixer.qk_norm == "full" else mixer.head_dim
         build.norm(buffer, buffer, "" if mixer.qk_norm == "unit_after" else key, group=group)
 

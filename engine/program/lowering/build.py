@@ -10,6 +10,8 @@ from engine.spec.rope import Growth, Rope
 from engine.spec.schema import Spec
 from engine.spec.wanted import tensor_name
 
+RESIDUAL = "x"  # the residual stream
+
 
 @dataclass
 class Build:
@@ -26,6 +28,7 @@ class Build:
     layer_ends: list[int] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)  # buffers that outlive their layer
+    cache_of: dict[int, int] = field(default_factory=dict)  # by layer
 
     def stream_norm(self, source: str, target: str, key: str) -> None:
         """A norm of the residual stream, of the kind that the model has."""
@@ -84,8 +87,10 @@ class Build:
         self.op("rope", (buffer,), (buffer,), **attrs, table=self.ropes.index(table))
 
     def cache(self, cache: Cache) -> int:
+        """A cache of the layer's own."""
         self.caches.append(cache)
-        return len(self.caches) - 1
+        self.cache_of[self.layer] = len(self.caches) - 1
+        return self.cache_of[self.layer]
 
     def state(self, values: int) -> int:
         self.states.append(State(values))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.program.ir import Attr
-from engine.program.lowering.build import Build
+from engine.program.lowering.build import RESIDUAL, Build
 from engine.spec.schema import Activation, Dense, Moe, Router, Shared
 
 
@@ -14,7 +14,7 @@ def lower_dense(build: Build, part: Dense, source: str, target: str, keys: str =
     if activation.is_gated:
         hidden, up = build.buffer("gate", width), build.buffer("up", width)
         build.linears(source, {hidden: f"{keys}.gate", up: f"{keys}.up"}, biases)
-        build.op("glu", (hidden, up), (hidden,), **_activation(activation))
+        build.op("glu", (hidden, up), (hidden,), **activation_attrs(activation))
     else:
         hidden = build.buffer("up", width)
         build.linears(source, {hidden: f"{keys}.up"}, biases)
@@ -23,19 +23,15 @@ def lower_dense(build: Build, part: Dense, source: str, target: str, keys: str =
 
 
 def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
-    router = moe.router
-    scores = build.buffer("router_logits", moe.experts.count)
-    ids = build.buffer("expert_ids", router.top_k, dtype="i32")
-    weights = build.buffer("expert_weights", router.top_k)
-    build.linears(source, {scores: "router"}, {"router": router.linear_bias})
-    bias = build.weight("router_choice_bias") if router.choice_bias else ""
-    table = (build.weight("router_by_token"),) if router.by_token else ()
-    build.op("route", (scores,), (ids, weights), (bias, *table), **_route(router))
+    ids, weights = _choice(build, moe, source)
     seen, made = source, target
+    if moe.apart:
+        seen = build.buffer("experts_input", build.spec.hidden_size)
+        build.stream_norm(RESIDUAL, seen, "experts_norm")
     if moe.latent:
-        seen, made = build.buffer("latent", moe.latent), build.buffer("latent_part", moe.latent)
-        build.linears(source, {seen: "latent_in"})
-    attrs = {"layer": build.moe_layers, **_activation(moe.experts.activation)}
+        whole, seen, made = seen, build.buffer("latent", moe.latent), build.buffer("latent_part", moe.latent)
+        build.linears(whole, {seen: "latent_in"})
+    attrs = {"layer": build.moe_layers, **activation_attrs(moe.experts.activation)}
     if moe.scaled_input:
         scaled = build.buffer("scaled", build.buffers[seen].width)
         build.op("gate", (seen, weights), (scaled,), activation="none")
@@ -45,13 +41,34 @@ def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
     build.moe_layers += 1
     if moe.latent:
         build.linears(made, {target: "latent_out"})
+    if moe.apart:
+        build.stream_norm(target, target, "experts_post_norm")
     if moe.shared is not None:
-        _shared_experts(build, moe.shared, moe.experts.activation, source, target)
+        _shared_experts(build, moe, moe.shared, source, target)
 
 
-def _shared_experts(build: Build, shared: Shared, activation: Activation, source: str, target: str) -> None:
+def _choice(build: Build, moe: Moe, source: str) -> tuple[str, str]:
+    """The buffers of the chosen experts and their weights."""
+    router, seen, scale = moe.router, source, 1.0
+    scores = build.buffer("router_logits", moe.experts.count)
+    ids = build.buffer("expert_ids", router.top_k, dtype="i32")
+    weights = build.buffer("expert_weights", router.top_k)
+    if router.normed:
+        seen, scale = build.buffer("router_input", build.spec.hidden_size), build.spec.hidden_size**-0.5
+        build.norm(RESIDUAL, seen, "router_norm")
+    build.linears(seen, {scores: "router"}, {"router": router.linear_bias}, scale)
+    bias = build.weight("router_choice_bias") if router.choice_bias else ""
+    table = build.weight("router_by_token") if router.by_token else ""
+    scales = (build.weight("router_expert_scale"),) if router.expert_scale else ()
+    build.op("route", (scores,), (ids, weights), (bias, table, *scales), **_route(router))
+    return ids, weights
+
+
+def _shared_experts(build: Build, moe: Moe, shared: Shared, source: str, target: str) -> None:
     out = build.buffer("shared", build.spec.hidden_size)
-    lower_dense(build, Dense(shared.width, activation), source, out, "shared")
+    lower_dense(build, Dense(shared.width, moe.experts.activation), source, out, "shared")
+    if moe.apart:
+        build.stream_norm(out, out, "shared_post_norm")
     if shared.gated:
         gate = build.buffer("shared_gate", 1)
         build.linears(source, {gate: "shared.sigmoid_gate"})
@@ -59,7 +76,8 @@ def _shared_experts(build: Build, shared: Shared, activation: Activation, source
     build.op("add", (target, out), (target,), scale=1.0)
 
 
-def _activation(activation: Activation) -> dict[str, Attr]:
+def activation_attrs(activation: Activation) -> dict[str, Attr]:
+    """An activation as attributes of an operation."""
     return {"activation": activation.name, "alpha": activation.alpha, "limit": activation.limit}
 
 

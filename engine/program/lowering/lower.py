@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 from engine.program.ir import Program
 from engine.program.lowering.attention import lower_attention, lower_latent_attention
-from engine.program.lowering.build import Build
+from engine.program.lowering.build import RESIDUAL, Build
 from engine.program.lowering.delta import lower_delta_net
 from engine.program.lowering.feed_forward import lower_dense, lower_moe
+from engine.program.lowering.layer_inputs import lower_layer_input, lower_layer_inputs
 from engine.program.lowering.lifetimes import share_storage
 from engine.program.lowering.state_spaces import lower_mamba, lower_mamba2, lower_short_conv
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.residual import Residual
 from engine.spec.schema import Attention, Dense, Ffn, LatentAttention, Mixer, Moe, Spec
 
-RESIDUAL, NORMED, PART = "x", "normed", "part"  # the residual stream, its norm, what a mixer or expert part adds to it
+NORMED, PART = "normed", "part"  # a norm of the residual stream, what a mixer or expert part adds to it
 MIXED = "mixer_part"  # what a mixer adds beside a feed-forward part that reads the same
 LOGITS = "logits"
 
@@ -27,6 +28,8 @@ def lower(spec: Spec, context: int = 0) -> Program:
     """
     build = Build(spec, context or spec.context_length)
     _embedding(build)
+    if spec.layer_inputs is not None:
+        lower_layer_inputs(build, spec.layer_inputs)
     for layer in range(len(spec.layers)):
         _decoder_layer(build, layer)
     _head(build)
@@ -59,6 +62,10 @@ def _decoder_layer(build: Build, layer: int) -> None:
             _part(build, "attn", residual, lambda source, target: _mixer(build, mixer, source, target))
         if ffn is not None:
             _part(build, "ffn", residual, lambda source, target: _feed_forward(build, ffn, source, target))
+    if build.spec.layer_inputs is not None:
+        lower_layer_input(build, build.spec.layer_inputs, build.buffer(PART, build.spec.hidden_size))
+    if residual.scaled:
+        build.op("scale", (RESIDUAL,), (RESIDUAL,), (build.weight("layer_scalar"),))
     build.layer_ends.append(len(build.ops))
 
 

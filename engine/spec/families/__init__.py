@@ -16,6 +16,7 @@ from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
 from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
+from engine.spec.families.gemma import GEMMA_FAMILIES
 from engine.spec.families.gemma_dense import GEMMA_DENSE_FAMILIES
 from engine.spec.families.granite_shared import GRANITE_SHARED_FAMILIES
 from engine.spec.families.hunyuan import HUNYUAN_FAMILIES
@@ -58,6 +59,7 @@ FAMILIES: Mapping[str, Family] = {
         *LOCAL_FAMILIES,
         LLAMA4,
         *GEMMA_DENSE_FAMILIES,
+        *GEMMA_FAMILIES,
         *POST_NORM_FAMILIES,
         *HUNYUAN_FAMILIES,
         *GRANITE_SHARED_FAMILIES,
@@ -92,11 +94,12 @@ def spec_from_config(config: Mapping[str, Any]) -> Spec:
 
 def _decoder(config: Mapping[str, Any]) -> Config:
     """The part of config.json that describes the decoder."""
-    decoder = described_decoder(config)
-    if decoder is not None:
-        return Config(decoder)
-    whole, inside = Config(config), find_family(config).inside
-    return whole.inner(inside) if config.get(inside) is not None else whole
+    family, described = find_family(config), described_decoder(config)
+    if described is not None:
+        return Config({**family.defaults, **described})
+    whole = Config(config)
+    part = whole.inner(family.inside) if config.get(family.inside) is not None else whole
+    return Config({**family.defaults, **part.data}, part.where)
 
 
 def is_known(model_type: str) -> bool:

@@ -23,6 +23,7 @@ from engine.spec.families.record import (
     Family,
     GrowthRule,
     LatentRule,
+    LayerInputsRule,
     MoeRule,
     NormRule,
     Part,
@@ -31,6 +32,7 @@ from engine.spec.families.record import (
     WindowRule,
 )
 from engine.spec.families.recurrent import offset_of, recurrent_layers, recurrent_mixer
+from engine.spec.families.shared_keys import of_layer, with_shared_keys
 from engine.spec.families.single_part import parts_of_layers
 from engine.spec.residual import RMS_NORM, Norm
 from engine.spec.rope import Growth, Rope
@@ -42,6 +44,7 @@ from engine.spec.schema import (
     Experts,
     LatentAttention,
     Layer,
+    LayerInputs,
     Mixer,
     Moe,
     Router,
@@ -77,7 +80,13 @@ def build(family: Family, config: Config) -> Spec:
         logit_scale=config.number(family.logit_scale) / logit_divisor,
         norm=_norm(family.norm, config),
         logit_softcap=config.number(family.logit_softcap),
+        layer_inputs=_layer_inputs(family.layer_inputs, config),
     )
+
+
+def _layer_inputs(rule: LayerInputsRule | None, config: Config) -> LayerInputs | None:
+    width = 0 if rule is None else config.integer(rule.width)
+    return LayerInputs(width, config.integer(rule.vocab_size)) if rule is not None and width else None
 
 
 def _norm(rule: NormRule, config: Config) -> Norm:
@@ -110,7 +119,8 @@ def _layers(family: Family, config: Config) -> list[Layer]:
     dense = None if all(moe) else _dense(family, config)
     ffns = [_experts(family, config.of_layer(layer)) if moe[layer] else dense for layer in range(count)]
     mixers = _mixers(family, config, count)
-    return [Layer(mixer, ffn, family.residual) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
+    layers = [Layer(mixer, ffn, family.residual) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
+    return layers if family.shared_keys is None else with_shared_keys(layers, family.shared_keys, config)
 
 
 def _single_part_layers(family: Family, rule: SinglePartRule, config: Config) -> list[Layer]:
@@ -140,8 +150,10 @@ def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
     if family.recurrent is None:
         windows = _windows(family.mixer, config, count)
         windowed = family.windowed or family.mixer
-        by_window = {window: _mixer(windowed if window else family.mixer, config, window) for window in set(windows)}
-        return [by_window[window] for window in windows]
+        return [
+            _mixer(windowed if window else family.mixer, of_layer(config, layer), window)
+            for layer, window in enumerate(windows)
+        ]
     attention = _mixer(family.mixer, config, 0)
     recurrent = _recurrent(family, config)
     keep_states = recurrent_layers(family.recurrent, config, count)
@@ -198,7 +210,7 @@ def _typed_windows(types: tuple[str, ...], rule: WindowRule | None, size: int, c
 
 def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
     """For every layer whether it has routed experts."""
-    if rule is None or config.integer(rule.count) < rule.fewest:
+    if rule is None or not config.flag(rule.enabled) or config.integer(rule.count) < rule.fewest:
         return [False] * count
     types = layer_names(rule.types, (DENSE, SPARSE), config)
     if types:
@@ -253,6 +265,8 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         clip=config.number(rule.clip),
         growth=_growth(rule.growth, config),
         indexer=None if rule.index is None else read_indexer(rule.index, config, rope),
+        v_norm=rule.v_norm,
+        v_from_k=config.flag(rule.v_from_k),
     )
 
 
@@ -313,7 +327,14 @@ def _experts(family: Family, config: Config) -> Moe:
         alpha, limit = config.number(rule.clamped.alpha), config.number(rule.clamped.limit)
         activation = Activation("clamped_silu", alpha, limit)
     experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
-    return Moe(_router(rule, config), experts, _shared(rule, config), config.integer(rule.latent), rule.scaled_input)
+    return Moe(
+        _router(rule, config),
+        experts,
+        _shared(rule, config),
+        config.integer(rule.latent),
+        rule.scaled_input,
+        rule.apart,
+    )
 
 
 def _activation(family: Family, config: Config) -> Activation:
@@ -335,6 +356,8 @@ def _router(rule: MoeRule, config: Config) -> Router:
         normalize=config.flag(rule.normalize),
         scale=config.number(rule.scale),
         linear_bias=rule.linear_bias,
+        normed=rule.normed,
+        expert_scale=rule.expert_scale,
         choice_bias=config.flag(rule.choice_bias),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.spec.families.config import key
-from engine.spec.families.naming import DECODER, GATED, SKIPPED, in_layer, projections, under
+from engine.spec.families.naming import DECODER, GATED, SKIPPED, in_layer, projections
 from engine.spec.families.positions import CONTEXT
 from engine.spec.families.record import (
     ATTENTION_BIAS,
@@ -63,7 +63,7 @@ SOURCES = (
 LLAMA4 = Family(
     name="llama4",
     architecture="Llama4ForConditionalGeneration",
-    names=Names((*under("language_model.", SOURCES), *SOURCES), SKIPPED),
+    names=Names(SOURCES, SKIPPED),
     mixer=FAR,
     windowed=NEAR,
     moe=MoeRule(

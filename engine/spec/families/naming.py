@@ -43,11 +43,6 @@ def also_under(prefix: str, sources: tuple[Source, ...]) -> tuple[Source, ...]:
     return (*moved, *sources)
 
 
-def under(prefix: str, sources: tuple[Source, ...]) -> tuple[Source, ...]:
-    """The rules for checkpoints that keep a whole model, head and all, under `prefix`."""
-    return tuple(replace(source, template=prefix + source.template) for source in sources)
-
-
 def projections(prefix: str, keys: str, names: tuple[str, ...], suffix: str = "_proj") -> tuple[Source, ...]:
     """Linear layers `prefix.name` with weights and biases, kept under `keys` and the same names."""
     weights = tuple(in_layer(f"{prefix}.{name}{suffix}.weight", f"{keys}{name}") for name in names)

@@ -9,11 +9,12 @@ from engine.base.errors import UnsupportedError
 from engine.spec.check import require_positive
 from engine.spec.families.config import Config, key
 from engine.spec.families.record import RopeRule
-from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
+from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, ProportionalScaling, Rope, YarnScaling
 
 CONTEXT = key("max_position_embeddings", "model_max_length")
 ORIGINAL_CONTEXT = key("original_max_position_embeddings", default=0)
-Scaling = LinearScaling | YarnScaling | Llama3Scaling | LongScaling | None
+PROPORTIONAL = "proportional"
+Scaling = LinearScaling | YarnScaling | Llama3Scaling | LongScaling | ProportionalScaling | None
 
 
 def read_rope(config: Config, rule: RopeRule, head_dim: int) -> Rope:
@@ -42,6 +43,8 @@ def _rotated(config: Config, parameters: Config, rule: RopeRule, head_dim: int) 
     """How many values of a head are rotated."""
     if rule.dim is not None and config.has(rule.dim) and "partial_rotary_factor" not in parameters.data:
         return config.integer(rule.dim)
+    if rope_type(parameters) == PROPORTIONAL:
+        return head_dim
     part_of = rule.part or key("partial_rotary_factor", default=1.0)
     part = parameters.number(part_of) if "partial_rotary_factor" in parameters.data else config.number(part_of)
     if part != 1.0 and rule.part is None:
@@ -145,6 +148,11 @@ def _longrope(config: Config, parameters: Config) -> Scaling:
     )
 
 
+def _proportional(config: Config, parameters: Config) -> Scaling:
+    part, factor = key("partial_rotary_factor", default=1.0), key("factor", default=1.0)
+    return ProportionalScaling(parameters.number(part), parameters.number(factor))
+
+
 SCALINGS: Mapping[str, Callable[[Config, Config], Scaling]] = {
     "default": _default,
     "dynamic": _dynamic,
@@ -152,6 +160,7 @@ SCALINGS: Mapping[str, Callable[[Config, Config], Scaling]] = {
     "llama3": _llama3,
     "longrope": _longrope,
     "mrope": _default,  # positions in three axes, which text has alike
+    PROPORTIONAL: _proportional,
     "yarn": _yarn,
 }
 

@@ -101,7 +101,7 @@ class AttentionRule:
     kv_heads: Key = KV_HEADS
     head_dim: Key = HEAD_DIM
     v_dim: Key | int = 0
-    scale: Key | None = None
+    scale: Key | float | None = None
     value_scale: Key | float = 1.0
     score_width: Key | None = None
     softcap: Key | float = 0.0
@@ -116,6 +116,8 @@ class AttentionRule:
     gated: bool = False
     growth: GrowthRule | None = None
     index: IndexRule | None = None
+    v_norm: bool = False
+    v_from_k: Key | bool = False
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,9 @@ class MoeRule:
     shared: SharedRule | None = None
     latent: Key | int = 0
     scaled_input: bool = False
+    apart: bool = False
+    normed: bool = False
+    expert_scale: bool = False
     clamped: ActivationRule | None = None
     first_dense: Key | int = 0
     last: Key | int = -1
@@ -251,6 +256,26 @@ class MoeRule:
     dense_layers: Key = NO_LAYERS
     types: Key = NO_LAYERS
     layers: Key = NO_LAYERS
+    enabled: Key | bool = True
+
+
+@dataclass(frozen=True)
+class SharedKeysRule:
+    """The last `count` layers read the keys and values of the last layer before them that has the same window.
+
+    Where they are `doubled`, their feed-forward parts are twice as wide as those of the others.
+    """
+
+    count: Key
+    doubled: Key | bool = False
+
+
+@dataclass(frozen=True)
+class LayerInputsRule:
+    """What every layer adds at its end; a width of 0: nothing."""
+
+    width: Key
+    vocab_size: Key
 
 
 @dataclass(frozen=True)
@@ -273,6 +298,7 @@ class Family:
     `windowed` is the attention of the layers with a window, which the window of `mixer` tells, where it is another one.
     `hidden_act` names the activation of every feed-forward part without one of its own; `activations` are the names
     that the family knows, and ours. With `embedding_root` embeddings are multiplied by the root of the hidden size too.
+    `defaults` are fields that config.json may lack, as the family's own code has them.
     """
 
     name: str
@@ -292,6 +318,9 @@ class Family:
     logit_scale: Key | float = 1.0
     logit_divisor: Key | float = 1.0
     logit_softcap: Key | float = 0.0
+    shared_keys: SharedKeysRule | None = None
+    layer_inputs: LayerInputsRule | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tested: tuple[str, ...] = ("f32",)
     also: tuple[str, ...] = ()

@@ -93,10 +93,20 @@ def _other_alpha(moe: Moe) -> Moe:
 
 
 def _one_layer_unwindowed(spec: Spec) -> Spec | None:
-    """The window moved from one layer to another where layers differ."""
-    windows = [layer.mixer.window for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    """The window moved from one layer to another where layers differ, and none reads the keys of another."""
+    attending = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    if any(mixer.kv_layer >= 0 for mixer in attending):
+        return None
+    windows = [mixer.window for mixer in attending]
     moved = iter([*windows[1:], *windows[:1]])
     return mixers(spec, Attention, lambda mixer: replace(mixer, window=next(moved)))
+
+
+def _otherwise_normalised(moe: Moe) -> Moe:
+    """A norm of what experts make takes away what all of them are multiplied by."""
+    if moe.router.scoring == "softmax_topk" or moe.apart:
+        return moe
+    return replace(moe, router=replace(moe.router, normalize=not moe.router.normalize))
 
 
 SPEC_CHANGES: Mapping[str, Change] = {
@@ -150,14 +160,10 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "window's layer": _one_layer_unwindowed,
     "dense biases": lambda spec: ffns(spec, Dense, lambda dense: replace(dense, bias=False)),
     "top k": moe(lambda moe: replace(moe, router=replace(moe.router, top_k=max(1, moe.router.top_k - 1)))),
-    "router normalises": moe(
-        lambda moe: (
-            moe
-            if moe.router.scoring == "softmax_topk"
-            else replace(moe, router=replace(moe.router, normalize=not moe.router.normalize))
-        )
+    "router normalises": moe(_otherwise_normalised),
+    "router scale": moe(
+        lambda moe: moe if moe.apart else replace(moe, router=replace(moe.router, scale=moe.router.scale * 1.1))
     ),
-    "router scale": moe(lambda moe: replace(moe, router=replace(moe.router, scale=moe.router.scale * 1.1))),
     "router scoring": moe(
         lambda moe: replace(
             moe, router=replace(moe.router, scoring="softmax" if moe.router.scoring == "sigmoid" else "sigmoid")

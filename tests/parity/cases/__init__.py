@@ -2,6 +2,7 @@
 
 from .case import Case
 from .dense import DENSE_CASES
+from .gemma import GEMMA_CASES
 from .latent import LATENT_CASES
 from .linear import LINEAR_CASES
 from .llama4 import LLAMA4_CASES
@@ -21,6 +22,7 @@ CASES: tuple[Case, ...] = (
     *LINEAR_CASES,
     *PLAIN_CASES,
     *LLAMA4_CASES,
+    *GEMMA_CASES,
     *RESIDUAL_CASES,
     *WRAPPED_CASES,
     *SPARSE_ATTENTION_CASES,
