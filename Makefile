@@ -21,7 +21,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-all parity lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
+.PHONY: help setup run test test-all parity support lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ ifeq ($(FAMILY),)
 else
 	$(BIN)/python -m tests.parity $(FAMILY)
 endif
+
+support: $(STAMPS)/test  ## write the tables of docs/support.md anew, out of a run of the parity tests and measurements
+	$(BIN)/python -m pytest tests/parity --numprocesses=$(JOBS) --dist=loadgroup --support-report=$(BUILD)/support.json
+	$(BIN)/python -m tests.support matrix $(BUILD)/support.json
+	$(BIN)/python -m tests.support numbers
 
 lint: $(STAMPS)/test  ## style, types, the direction of imports, the length of files
 	$(BIN)/ruff check .

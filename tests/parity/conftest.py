@@ -10,9 +10,19 @@ import torch
 
 from .cases import CASES
 from .prepare import Prepared, prepare, prepare_quantised
+from .recording import OPTION, Recorder
 
 Models = Callable[[str], Prepared]
 QuantisedModels = Callable[[str, str], Prepared]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, metavar="FILE", help="write there what was compared, for `make support`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (file := config.getoption(OPTION, None)) is not None:
+        config.pluginmanager.register(Recorder(Path(file)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -44,7 +44,7 @@ class TritonMixers:
         isa: str = "",
     ) -> None:
         assert (kv_dtype, page_tokens) == ("f16", PAGE_TOKENS), "the kernels read pages of 16 rows of binary16"
-        _refuse_selections(program)
+        refuse_what_has_no_kernels(program)
         _, page_values = page_layers(program.caches)
         _, slot_values = state_offsets(program.states)
         sizes: Mapping[BlockKind, int] = {
@@ -109,7 +109,8 @@ class TritonMixers:
         self._made.close()
 
 
-def _refuse_selections(program: Program) -> None:
+def refuse_what_has_no_kernels(program: Program) -> None:
+    """Raise UnsupportedError for a program with an operation that a GPU cannot run yet."""
     for op in program.ops:
         if op.kind == "choose":
             raise cannot_run(op, "this release has no kernels of a GPU for attention to a selection")
