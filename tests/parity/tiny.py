@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
         fuse_experts(folder / "model.safetensors")
     if case.apart:
         part_experts(folder / "model.safetensors")
+    if case.renamed:
+        rename(folder / "model.safetensors", case.renamed)
     if case.wrapped or case.prefix:
         wrap(folder, case.prefix)
     return model
@@ -156,9 +159,23 @@ def fuse_experts(path: Path) -> None:
     save_file(tensors, path)
 
 
-def part_experts(path: Path) -> None:
-    """Rewrite a checkpoint that has all experts of a layer in one tensor, turned over or not, as one that has not."""
+def rename(path: Path, renamed: Sequence[tuple[str, str]]) -> None:
+    """Rewrite a checkpoint under other names."""
     tensors = load_file(path)
+    for old, new in renamed:
+        tensors = {re.sub(old, new, name): tensor for name, tensor in tensors.items()}
+    save_file(tensors, path)
+
+
+def part_experts(path: Path) -> None:
+    """Rewrite a checkpoint that has all experts of a layer in one tensor, turned over or not, as one that has not.
+
+    Other gates that stand above ups are parted, too.
+    """
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(".gate_up_proj.weight")]:
+        for kind, matrix in zip(("gate", "up"), tensors.pop(name).chunk(2), strict=True):
+            tensors[name.replace("gate_up", kind)] = matrix.contiguous()
     for name in [name for name in tensors if name.endswith(".experts.gate_up_proj")]:
         prefix = name.removesuffix("gate_up_proj")
         both, down = tensors.pop(name), tensors.pop(f"{prefix}down_proj")

@@ -89,7 +89,20 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "llama4": {"num_experts_per_tok": 1, "intermediate_size_mlp": 60, "attention_chunk_size": 8},
     "glm4_moe": {"partial_rotary_factor": 0.6},
     "solar_open": {"first_k_dense_replace": 0},
-    "mimo_v2_flash": {"n_shared_experts": None, "partial_rotary_factor": 0.6, "hybrid_layer_pattern": [0, 1, 1]},
+    "minimax_m3_vl": {
+        "index_n_heads": 2,
+        "shared_intermediate_size": 24,
+        "dense_intermediate_size": 60,
+        "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+        "sliding_window": None,
+    },
+    "mimo_v2_flash": {
+        "n_shared_experts": None,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "head_dim": 20,
+        "partial_rotary_factor": 0.6,
+        "hybrid_layer_pattern": [0, 1, 1],
+    },
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from engine.base.errors import UnsupportedError
 from engine.spec.families import resolve, spec_from_config
 from engine.spec.rope import YarnScaling
-from engine.spec.schema import LatentAttention, Moe, Spec
+from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Spec
 from engine.spec.tensors import layer_tensors
 
 COMMON: dict[str, Any] = {
@@ -96,6 +96,53 @@ GLM_5_2 = GLM_5 | {
 }
 
 
+MINIMAX_M3: dict[str, Any] = {
+    "model_type": "minimax_m3_vl",
+    "text_config": {
+        "dense_intermediate_size": 12288,
+        "head_dim": 128,
+        "hidden_act": "swigluoai",
+        "hidden_size": 6144,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 524288,
+        "model_type": "minimax_m3",
+        "moe_layer_freq": [0] * 3 + [1] * 57,
+        "n_shared_experts": 1,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 60,
+        "num_key_value_heads": 4,
+        "num_local_experts": 128,
+        "partial_rotary_factor": 0.5,
+        "qk_norm_type": "per_head",
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 5000000,
+        "rotary_dim": 64,
+        "routed_scaling_factor": 2.0,
+        "scoring_func": "sigmoid",
+        "shared_intermediate_size": 3072,
+        "sparse_attention_config": {
+            "sparse_attention_freq": [0] * 3 + [1] * 57,
+            "sparse_block_size": 128,
+            "sparse_disable_index_value": [0] * 3 + [1] * 57,
+            "sparse_index_dim": 128,
+            "sparse_init_block": 0,
+            "sparse_local_block": 1,
+            "sparse_num_index_heads": 4,
+            "sparse_score_type": "max",
+            "sparse_topk_blocks": 16,
+            "use_sparse_attention": True,
+        },
+        "swiglu_alpha": 1.702,
+        "swiglu_limit": 7.0,
+        "use_gemma_norm": True,
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+        "vocab_size": 200064,
+    },
+}
+
+
 def mixers(spec: Spec) -> list[LatentAttention]:
     return [layer.mixer for layer in spec.layers if isinstance(layer.mixer, LatentAttention)]
 
@@ -148,6 +195,32 @@ def test_a_schedule_says_what_a_list_does() -> None:
 
 def test_glm_5_has_an_indexer_in_every_layer() -> None:
     assert own(spec_from_config(GLM_5)) == tuple(range(78))
+
+
+def test_minimax_m3_chooses_blocks() -> None:
+    spec = spec_from_config(MINIMAX_M3)
+    attention = spec.layers[3].mixer
+    assert isinstance(attention, Attention)
+    assert attention.indexer is not None
+    assert attention.rope is not None
+    indexer, dense = attention.indexer, spec.layers[0].ffn
+    assert (indexer.top_k, indexer.block, indexer.local, indexer.sets, indexer.head_dim) == (16, 128, 1, 4, 128)
+    assert (attention.rope.dim, attention.rope.theta, indexer.rope) == (64, 5e6, attention.rope)
+    assert [layer.mixer.indexer is None for layer in spec.layers[:4] if isinstance(layer.mixer, Attention)] == [
+        *[True] * 3,
+        False,
+    ]
+    assert spec.moe_layers == tuple(range(3, 60))
+    assert isinstance(dense, Dense)
+    assert (dense.width, dense.activation) == (12288, Activation("clamped_silu", 1.702, 7.0))
+
+
+def test_a_part_of_minimax_m3_that_is_not_computed_is_refused() -> None:
+    text = MINIMAX_M3["text_config"]
+    for name, value in (("sparse_init_block", 1), ("sparse_score_type", "mean"), ("use_sparse_attention", False)):
+        sparse = text["sparse_attention_config"] | {name: value}
+        with pytest.raises(UnsupportedError, match=name):
+            spec_from_config(MINIMAX_M3 | {"text_config": text | {"sparse_attention_config": sparse}})
 
 
 @pytest.mark.parametrize(

@@ -323,9 +323,6 @@ def _dense(family: Family, config: Config) -> Dense:
 def _experts(family: Family, config: Config) -> Moe:
     rule, activation = family.moe, _activation(family, config)
     assert rule is not None, f"{family.name} has no experts"
-    if rule.clamped is not None:
-        alpha, limit = config.number(rule.clamped.alpha), config.number(rule.clamped.limit)
-        activation = Activation("clamped_silu", alpha, limit)
     experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
     return Moe(
         _router(rule, config),
@@ -338,6 +335,9 @@ def _experts(family: Family, config: Config) -> Moe:
 
 
 def _activation(family: Family, config: Config) -> Activation:
+    clamped = family.moe.clamped if family.moe else None
+    if clamped is not None:
+        return Activation("clamped_silu", config.number(clamped.alpha), config.number(clamped.limit))
     return Activation(family.activations[config.text(family.hidden_act)])
 
 

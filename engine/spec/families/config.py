@@ -152,7 +152,7 @@ class Config:
 
         A list is as good as all of its values.
         """
-        value = self.data.get(name)
+        value = self._value(name)
         values = value if isinstance(value, list) else [value]
         if value is not None and any(each not in allowed for each in values):
             known = " or ".join(repr(item) for item in allowed) or "nothing"

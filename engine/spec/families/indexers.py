@@ -8,7 +8,7 @@ from typing import Literal
 
 from engine.base.errors import UnsupportedError
 from engine.spec.families.config import Config, Key
-from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
+from engine.spec.families.layer_lists import OTHER_MODEL, layer_names, miscounted_layers, undefined_layer
 from engine.spec.indexer import Indexer
 from engine.spec.rope import Rope
 
@@ -21,9 +21,9 @@ class IndexRule:
     """The indexer of a family's layers; `norm` and `weighted` are as those of `engine.spec.indexer.Indexer`.
 
     Its rope is that of attention; `pairs` says which values it rotates together. A list `types`, or a string or list
-    `pattern`, names what each layer has, with a name or a letter of `meanings`. Without either every layer has its own,
-    or, where `every` is more than one, all but the first `offset` - 1 share that of the last layer that has its own:
-    each `every`th.
+    `pattern`, names what each layer has, with a name, a letter or the place of one in `meanings`. Without either every
+    layer has its own, or, where `every` is more than one, all but the first `offset` - 1 share that of the last layer
+    that has its own: each `every`th. 0: no layer has any.
     """
 
     top_k: Key
@@ -59,8 +59,9 @@ def read_indexer(rule: IndexRule, config: Config, rope: Rope | None) -> Indexer:
 
 def indexed_layers(rule: IndexRule, config: Config, count: int) -> list[Indexed]:
     """What each layer has. UnsupportedError for a layer that shares what no layer before it chose."""
-    named = config.texts(rule.types) or _letters(config, rule.pattern)
-    layers = _named(rule.meanings or {}, named, config, count) if named else _scheduled(rule, config, count)
+    meanings = rule.meanings or {}
+    named = layer_names(rule.types, tuple(meanings), config) or _letters(config, rule.pattern)
+    layers = _named(meanings, named, config, count) if named else _scheduled(rule, config, count)
     chosen = False
     for indexed in layers:
         if indexed == "shared" and not chosen:
@@ -85,5 +86,7 @@ def _named(meanings: Mapping[str, Indexed], names: tuple[str, ...], config: Conf
 
 
 def _scheduled(rule: IndexRule, config: Config, count: int) -> list[Indexed]:
+    if rule.every == 0:
+        return ["none"] * count
     every, offset = max(1, config.integer(rule.every)), config.integer(rule.offset)
     return ["shared" if max(0, layer - offset + 1) % every else "own" for layer in range(count)]

@@ -215,7 +215,7 @@ class SharedRule:
 
 @dataclass(frozen=True)
 class ActivationRule:
-    """The clamped gate of gpt-oss; a family without one uses silu."""
+    """The clamped gate of gpt-oss, in dense parts as in experts; a family without one uses silu."""
 
     alpha: Key
     limit: Key

@@ -32,19 +32,27 @@ def _last_shares(spec: Spec) -> Spec | None:
     return replace(spec, layers=(*spec.layers[:-1], replace(layer, mixer=mixer)))
 
 
+def _other_locality(indexer: Indexer) -> Indexer:
+    """Only where whole blocks are chosen: a token among the best of all is no change to speak of."""
+    return indexer if indexer.block == 1 else replace(indexer, local=1 - indexer.local)
+
+
 SPEC_CHANGES: Mapping[str, Change] = {
     "everything is seen": any_mixer(lambda mixer: replace(mixer, indexer=None)),
-    "one fewer is seen": _index(lambda indexer: replace(indexer, top_k=indexer.top_k - 1)),
+    "one more is seen": _index(lambda indexer: replace(indexer, top_k=indexer.top_k + 1)),
     "index rope style": _index(
         lambda indexer: replace(indexer, rope=indexer.rope and replace(indexer.rope, pairs=not indexer.rope.pairs))
     ),
     "index rope dropped": _index(lambda indexer: replace(indexer, rope=None)),
     "index norm eps": _index(lambda indexer: replace(indexer, norm_eps=1.0)),
     "selection shared": _last_shares,
+    "blocks of a selection": _index(lambda indexer: replace(indexer, block=2 * indexer.block)),
+    "local blocks": _index(_other_locality),
 }
 
 DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {
     "weights of an indexer's heads": ("index.weights", np.ones_like),
     "biases of an indexer's norm": ("index.k_norm_bias", np.zeros_like),
     "norm of an indexer's keys": ("index.k_norm", np.ones_like),
+    "norm of an indexer's queries": ("index.q_norm", np.ones_like),
 }

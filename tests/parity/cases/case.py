@@ -16,6 +16,7 @@ class Case:
 
     Checkpoints that transformers would not write are described by `fused`, experts of a layer in one tensor, `apart`,
     one an expert, and `wrapped`, the decoder being one part of several; with `prefix` all of it lies under that one.
+    `renamed` are parts of tensor names (regular expressions) and what stands there instead.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Case:
     apart: bool = False
     wrapped: bool = False
     prefix: str = ""
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 COMMON = {

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from .case import BIASES, Case
+from .case import BIASES, HEAD, LOCAL_EIGHT, LOCAL_SEVEN, ODD, ODD_HEAD, Case, rope
 from .latent import DEEPSEEK_YARN, GROUPS, LATENT, ODD_LATENT
 
 # So many heads that hardly any pair of a query and a key is rectified to nothing by all: equal scores are ties, which
 # transformers breaks as it likes.
 INDEX = {"index_topk": 16, "index_n_heads": 12, "index_head_dim": 32}
 ODD_INDEX = {"index_topk": 11, "index_n_heads": 13, "index_head_dim": 22}
+
+# Blocks are of at least 16 positions here; the publisher's are of 128.
+MINIMAX_M3 = {
+    **{"intermediate_size": 48, "dense_intermediate_size": 96, "shared_intermediate_size": 64},
+    **{"index_n_heads": 2, "index_head_dim": 16, "index_block_size": 16, "index_topk_blocks": 2},
+    **{"swiglu_limit": 1.5, "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]},
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    **rope("default", partial_rotary_factor=0.5),
+}
+ODD_MINIMAX_M3 = {
+    **{"intermediate_size": 28, "dense_intermediate_size": 52, "shared_intermediate_size": 38},
+    **{"index_n_heads": 2, "index_head_dim": 22, "index_block_size": 16, "index_topk_blocks": 1},
+    **{"index_local_blocks": 0, "swiglu_limit": 2.5, "swiglu_alpha": 1.3},
+    "layer_types": ["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+    **rope("default", partial_rotary_factor=0.4),
+}
+
+PUBLISHED_M3 = (
+    (r"indexer\.([qk])_", r"index_\1_"),
+    (r"mlp\.(experts|shared_experts|gate)\.", r"block_sparse_moe.\1."),
+    (r"gate\.e_score", "e_score"),
+    (r"(experts\.\d+)\.gate_proj", r"\1.w1"),
+    (r"(experts\.\d+)\.down_proj", r"\1.w2"),
+    (r"(experts\.\d+)\.up_proj", r"\1.w3"),
+)
 
 SPARSE_ATTENTION_CASES = (
     Case("deepseek_v32", "deepseek_v32", {**LATENT, **INDEX, **DEEPSEEK_YARN, "n_group": 1, "topk_group": 1}),
@@ -28,5 +53,15 @@ SPARSE_ATTENTION_CASES = (
         "glm_moe_dsa",
         {**LATENT, **ODD_LATENT, **ODD_INDEX, **GROUPS, "n_group": 3, "index_topk_freq": 2, "norm_topk_prob": False},
         fused=True,
+    ),
+    Case("minimax_m3_vl", "minimax_m3_vl_text", {**HEAD, **LOCAL_EIGHT, **MINIMAX_M3}),
+    Case(
+        "minimax_m3_vl-odd-published",
+        "minimax_m3_vl_text",
+        {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **ODD_MINIMAX_M3},
+        apart=True,
+        wrapped=True,
+        prefix="language_model.",
+        renamed=PUBLISHED_M3,
     ),
 )
