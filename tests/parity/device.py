@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from engine.device.sim import SimDriver
@@ -43,15 +43,11 @@ def can_run(spec: Spec) -> bool:
 def on_device(ftw: Ftw, slots: Slots = some_slots, split: Split = SPLIT, **settings: Any) -> Iterator[DeviceExecutor]:
     """A device executor over a converted model."""
     driver = SimDriver(MEMORY, granularity=4096)
-    host = HostBank.load(ftw, driver, MEMORY)
-    assert not host.notes
-    program = lower(Spec.from_json(ftw.spec))
-    settings = {"threads": 1, "kv_dtype": "f32", "max_tokens": 64, **settings}
-    executor = DeviceExecutor(program, ftw, driver, host, slots=slots(ftw), split=split, **settings)
-    try:
-        yield executor
-        executor.check()
-    finally:
-        executor.close()
-        host.close()
+    with closing(HostBank.load(ftw, driver, MEMORY)) as host:
+        assert not host.notes
+        program = lower(Spec.from_json(ftw.spec))
+        settings = {"threads": 1, "kv_dtype": "f32", "max_tokens": 64, **settings}
+        with closing(DeviceExecutor(program, ftw, driver, host, slots=slots(ftw), split=split, **settings)) as executor:
+            yield executor
+            executor.check()
     assert driver.memory()[0] == driver.memory()[1]
