@@ -57,12 +57,14 @@ def _latent_heads(reader: Metadata, config: Mapping[str, Any]) -> dict[str, Any]
     """The heads of latent attention. Newer files tell their widths apart from those of the shared latent key."""
     keys = reader.number(Key("attention.key_length_mla", None)) or reader.number(Key("attention.key_length"))
     values = reader.number(Key("attention.value_length_mla", None)) or reader.number(Key("attention.value_length"))
-    groups = {"topk_method": "group_limited_greedy" if config["n_group"] > 1 else "greedy"}
+    groups: dict[str, Any] = {}
+    if config["model_type"] == "deepseek_v2":
+        groups = {"topk_method": "group_limited_greedy" if config["n_group"] > 1 else "greedy"}
     return {
         "num_key_value_heads": config["num_attention_heads"],
         "qk_nope_head_dim": keys - config["qk_rope_head_dim"],
         "v_head_dim": values,
-        **(groups if config["model_type"] == "deepseek_v2" else {}),
+        **groups,
     }
 
 
