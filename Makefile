@@ -21,7 +21,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-all parity support lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
+.PHONY: help setup run test test-all test-agents parity support lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ support: $(STAMPS)/test  ## write the tables of docs/support.md anew, out of a r
 	$(BIN)/python -m pytest tests/parity --numprocesses=$(JOBS) --dist=loadgroup --support-report=$(BUILD)/support.json
 	$(BIN)/python -m tests.support matrix $(BUILD)/support.json
 	$(BIN)/python -m tests.support numbers
+
+test-agents: $(STAMPS)/test  ## Claude Code and Codex, from npm into build/agents, against a scripted model
+	npm install --prefix $(BUILD)/agents --no-fund --no-audit --loglevel=error @anthropic-ai/claude-code @openai/codex
+	$(BIN)/python -m pytest tests/agents $(ARGS)
 
 lint: $(STAMPS)/test  ## style, types, the direction of imports, the length of files
 	$(BIN)/ruff check .

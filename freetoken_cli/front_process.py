@@ -51,8 +51,9 @@ def ensure_front(
     paths: Paths,
     keep_alive: float,
     command: Sequence[str] = FRONT_COMMAND,
+    **network: Any,
 ) -> None:
-    """Return when a front of this store answers; start one if there is none.
+    """Return when a front of this store answers; start one if there is none, on TCP where `network` says so.
 
     Raises FreetokenError with the end of the front's log when it does not come up within `START_SECONDS`.
     """
@@ -61,7 +62,7 @@ def ensure_front(
     make_private_folder(paths.runtime)
     with _start_lock(paths):
         if not _usable(paths):
-            _start(paths, front_config(paths, keep_alive), command)
+            _start(paths, front_config(paths, keep_alive, **network), command)
 
 
 def _usable(paths: Paths) -> bool:

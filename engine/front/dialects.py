@@ -111,8 +111,9 @@ class ResponsesDialect(OpenAIDialect):
         return name + super().frame(event)
 
     def error(self, error: FreetokenError) -> Json:
-        told = super().error(error)
-        return {"type": "error", **told["error"], **told}
+        told = super().error(error)["error"]
+        failure = {"code": told["code"] or told["type"], "message": told["message"]}
+        return {"type": "response.failed", "response": {"object": "response", "status": "failed", "error": failure}}
 
 
 class OllamaDialect:

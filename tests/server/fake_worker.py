@@ -20,6 +20,7 @@ from tests.unit.scripted_executor import ScriptedExecutor
 
 PACE = 0.002  # seconds a token, so that there is time to interrupt an answer
 ROOM = 1 << 16  # tokens that "fit this machine"
+SCRIPTED_CONTEXT = 1 << 18
 
 
 def load(config: WorkerConfig) -> LoadedModel:
@@ -34,6 +35,8 @@ def load(config: WorkerConfig) -> LoadedModel:
         engine.worker.engine.PROTOCOL_VERSION += 1
     if name == "dying":
         sys.exit(7)
+    if name == "scripted":
+        return load_scripted(config)
     if config.device == "sim":
         return load_on_fake_device(config)
     kv_tokens = config.context or 4096
@@ -42,11 +45,19 @@ def load(config: WorkerConfig) -> LoadedModel:
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
-    kinds = {"sluggish": SluggishExecutor, "scripted": ScriptedExecutor}
-    executor = kinds.get(name, FakeExecutor)(ContextRoom(model.budget.context.pages), pace=PACE)
+    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(
+        ContextRoom(model.budget.context.pages), pace=PACE
+    )
     return replace(
         model, executor=executor, threads=config.threads or 2, tokenizer=Path(config.model) / "tokenizer.json"
     )
+
+
+def load_scripted(config: WorkerConfig) -> LoadedModel:
+    """Agents send prompts of a hundred thousand bytes, which are as many tokens here."""
+    model = fake_model(SCRIPTED_CONTEXT, model_context=SCRIPTED_CONTEXT)
+    executor = ScriptedExecutor(ContextRoom(model.budget.context.pages))
+    return replace(model, executor=executor, tokenizer=Path(config.model) / "tokenizer.json")
 
 
 def load_on_fake_device(config: WorkerConfig) -> LoadedModel:

@@ -150,4 +150,4 @@ def test_errors_are_those_of_the_client(front: RunningFront) -> None:
     with pytest.raises(anthropic.NotFoundError):
         client(front).messages.create(model="nobody", max_tokens=5, messages=told("x"))
     with pytest.raises(anthropic.BadRequestError, match="leaves no room"):
-        client(front).messages.create(model="scripted", max_tokens=5, messages=told("x" * 70_000))
+        client(front).messages.create(model="fake", max_tokens=5, messages=told("x" * 5_000))

@@ -61,6 +61,8 @@ class FakeExecutor:
     the answer is another one.
     """
 
+    crash = CRASH
+
     def __init__(
         self,
         room: ContextRoom,
@@ -121,7 +123,7 @@ class FakeExecutor:
 
     def step(self, batch: Batch) -> Floats:
         self.batches.append(batch)
-        if CRASH in batch.tokens:
+        if self.crash in batch.tokens:
             raise RuntimeError("crash token")
         if self.pace:
             self.sleep(self.pace * len(batch.tokens))

@@ -1,10 +1,13 @@
-"""An executor that says what its prompt tells it to: the text between the last `[[[` and `]]]` of its messages.
+"""An executor that says what its prompt tells it to: the text between `[[[` and `]]]` of a message.
+
+Of several such texts in the last message that has any the first is the first answer after it, and so on.
 
 Tokens are bytes. What has been said of the script so far is what follows the last `assistant` header in the sequence.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -20,6 +23,8 @@ _HEADER = b"assistant\n"
 class ScriptedExecutor(FakeExecutor):
     """A `FakeExecutor` whose most likely token is the next one of the script."""
 
+    crash = -1  # every byte is text here
+
     def logits_after(self, prefix: Sequence[int]) -> Floats:
         logits = np.zeros(VOCAB, np.float32)
         logits[next_token(prefix)] = 100.0
@@ -29,12 +34,18 @@ class ScriptedExecutor(FakeExecutor):
 def next_token(prefix: Sequence[int]) -> int:
     """The token that the script has after `prefix`; the end token behind it, and where there is no script."""
     ids = [int(token) for token in prefix]
-    begin = len(ids) - 1 - ids[::-1].index(TURN) if TURN in ids else 0
+    turns = [place for place, token in enumerate(ids) if token == TURN]
+    begin = turns[-1] if turns else 0
     said = _text(ids[begin + 1 :]).removeprefix(_HEADER)
-    scripts = re.findall(rb"\[\[\[(.*?)\]\]\]", _text(ids[:begin]), re.DOTALL)
-    if not scripts or not scripts[-1].startswith(said) or len(said) >= len(scripts[-1]):
-        return END
-    return int(_SYMBOLS.index(scripts[-1][len(said)]))
+    answers = 0  # after the message with the scripts, and before this one
+    for start, end in reversed(list(itertools.pairwise(turns))):
+        message = _text(ids[start + 1 : end])
+        scripts = re.findall(rb"\[\[\[(.*?)\]\]\]", message, re.DOTALL)
+        if scripts and not message.startswith(_HEADER):
+            script = scripts[min(answers, len(scripts) - 1)]
+            return int(_SYMBOLS.index(script[len(said)])) if script.startswith(said) and script[len(said) :] else END
+        answers += message.startswith(_HEADER)
+    return END
 
 
 def _byte_symbols() -> list[int]:

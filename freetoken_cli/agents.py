@@ -1,0 +1,139 @@
+"""The agents that `launch` starts, as data: how each is told where the server is, and which model to ask."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+NO_KEY = "none"  # where a client insists on a key and the server wants none
+
+# Whatever looks like the key of somebody's account: a program that talks to this machine needs none of them.
+_PAID = re.compile(r"(API_?KEY|AUTH_TOKEN|ACCESS_TOKEN|OAUTH_TOKEN|SECRET_ACCESS_KEY|SESSION_TOKEN|CREDENTIALS)$")
+_REDIRECTING = re.compile(r"^(ANTHROPIC|OPENAI|CLAUDE_CODE_USE|AZURE_OPENAI|CODEX|OPENCODE)_")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the server is, as an agent is told. `root` has no `/v1` at its end."""
+
+    root: str
+    model: str
+    key: str = NO_KEY
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One agent. In `environment` and `arguments` {root}, {url}, {model} and {key} are filled in.
+
+    `config` is the variable that holds a configuration as JSON, and what that is.
+    """
+
+    name: str
+    program: str
+    install: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+    config: tuple[str, Mapping[str, object]] | None = None
+
+
+AGENTS = (
+    Agent(
+        name="claude",
+        program="claude",
+        install="npm install -g @anthropic-ai/claude-code",
+        environment={
+            "ANTHROPIC_BASE_URL": "{root}",
+            "ANTHROPIC_AUTH_TOKEN": "{key}",
+            "ANTHROPIC_MODEL": "{model}",
+            "ANTHROPIC_DEFAULT_OPUS_MODEL": "{model}",
+            "ANTHROPIC_DEFAULT_SONNET_MODEL": "{model}",
+            "ANTHROPIC_DEFAULT_HAIKU_MODEL": "{model}",
+            "CLAUDE_CODE_SUBAGENT_MODEL": "{model}",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        },
+    ),
+    Agent(
+        name="codex",
+        program="codex",
+        install="npm install -g @openai/codex",
+        environment={"FREETOKEN_CLIENT_KEY": "{key}"},
+        arguments=(
+            "-c",
+            'model="{model}"',
+            "-c",
+            'model_provider="freetoken"',
+            "-c",
+            'model_providers.freetoken.name="freetoken"',
+            "-c",
+            'model_providers.freetoken.base_url="{url}"',
+            "-c",
+            'model_providers.freetoken.wire_api="responses"',
+            "-c",
+            'model_providers.freetoken.env_key="FREETOKEN_CLIENT_KEY"',
+        ),
+    ),
+    Agent(
+        name="opencode",
+        program="opencode",
+        install="npm install -g opencode-ai",
+        config=(
+            "OPENCODE_CONFIG_CONTENT",
+            {
+                "model": "freetoken/{model}",
+                "small_model": "freetoken/{model}",
+                "provider": {
+                    "freetoken": {
+                        "npm": "@ai-sdk/openai-compatible",
+                        "name": "freetoken",
+                        "options": {"baseURL": "{url}", "apiKey": "{key}"},
+                        "models": {"{model}": {"name": "{model}", "tool_call": True}},
+                    }
+                },
+            },
+        ),
+    ),
+    Agent(
+        name="qwen",
+        program="qwen",
+        install="npm install -g @qwen-code/qwen-code",
+        environment={"OPENAI_BASE_URL": "{url}", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}"},
+    ),
+    Agent(
+        name="aider",
+        program="aider",
+        install="pip install aider-install && aider-install",
+        environment={"OPENAI_API_BASE": "{url}", "OPENAI_API_KEY": "{key}"},
+        arguments=("--model", "openai/{model}", "--no-show-model-warnings"),
+    ),
+)
+
+
+def command_of(agent: Agent, server: Server, arguments: Sequence[str]) -> list[str]:
+    """The command line, with what the user adds to it."""
+    return [agent.program, *(_filled(each, server) for each in agent.arguments), *arguments]
+
+
+def variables_of(agent: Agent, server: Server) -> dict[str, str]:
+    """What of the environment is ours."""
+    variables = {name: _filled(value, server) for name, value in agent.environment.items()}
+    if agent.config is not None:
+        name, content = agent.config
+        variables[name] = _filled(json.dumps(content), server)
+    return variables
+
+
+def environment_of(agent: Agent, server: Server, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment: what is inherited, without keys and without what sends the agent elsewhere, and ours."""
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not _PAID.search(name.upper()) and not _REDIRECTING.search(name.upper())
+    }
+    return {**kept, **variables_of(agent, server)}
+
+
+def _filled(text: str, server: Server) -> str:
+    values = {"root": server.root, "url": f"{server.root}/v1", "model": server.model, "key": server.key}
+    return re.sub(r"\{(root|url|model|key)\}", lambda found: values[found[1]], text)

@@ -1,0 +1,86 @@
+"""Starting an agent beside a server that it can reach, and letting that server go when the agent ends."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from engine.base.config import Config
+from engine.base.errors import BusyError, NotFoundError
+from engine.base.paths import Paths
+from freetoken_cli.agents import NO_KEY, Agent, Server, command_of, environment_of, variables_of
+from freetoken_cli.client import Front, load_request
+from freetoken_cli.front_process import ensure_front, health, shut_down, stop_idle_front
+from freetoken_cli.output import Output
+from freetoken_cli.serving import base_url
+
+_HIDDEN = "..."
+
+
+def dry_run(agent: Agent, server: Server, arguments: Sequence[str], output: Output) -> None:
+    """Print the command with the variables that it gets; nothing is started."""
+    variables = variables_of(agent, server)
+    command = command_of(agent, server, arguments)
+    if output.as_json:
+        output.document({"environment": variables, "command": command})
+        return
+    for name, value in variables.items():
+        output.line(f"export {name}={shlex.quote(value)}")
+    output.line(shlex.join(command))
+
+
+def launch(paths: Paths, agent: Agent, model: str, config: Config, arguments: Sequence[str], output: Output) -> int:
+    """Run an agent against `model` until it ends; its exit code.
+
+    Raises NotFoundError where the program is not installed.
+    """
+    if shutil.which(agent.program) is None:
+        raise NotFoundError(f"There is no program {agent.program}.", f"Install it: {agent.install}")
+    with reachable(paths, config) as root:
+        kept = replace(config, keep_alive=float("inf"), explicit=config.explicit | {"keep_alive"})
+        state, answer = Front(paths.socket).load(load_request(model, kept))
+        for note in answer["notes"]:
+            output.warn(note)
+        server = Server(root, state.name, config.api_key or NO_KEY)
+        output.note(f"{agent.name} asks {state.name} at {root}; its context is {state.context} tokens long.")
+        return _run(command_of(agent, server, arguments), environment_of(agent, server, os.environ))
+
+
+@contextmanager
+def reachable(paths: Paths, config: Config) -> Iterator[str]:
+    """The address of a server of this store on TCP, without `/v1`. One that was started for it leaves afterwards.
+
+    Raises BusyError while a background server without a port answers somebody.
+    """
+    found = health(paths.socket)
+    started = found is None or found.port is None
+    if started:
+        if not stop_idle_front(paths):
+            raise BusyError("The background server is answering somebody.", "Try again when it is done.")
+        network: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "api_key": config.api_key, "idle_exit": None}
+        ensure_front(paths, config.keep_alive, **network)
+        found = health(paths.socket)
+    if found is None or found.port is None:
+        raise BusyError("The background server has left.", "Try again.")
+    try:
+        yield base_url(found.host or "127.0.0.1", found.port).removesuffix("/v1")
+    finally:
+        if started:
+            shut_down(paths, if_idle=True)
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a program in the foreground, which gets the keyboard's signals itself; the exit code as shells tell it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = subprocess.run(command, env=environment, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - code if code < 0 else code

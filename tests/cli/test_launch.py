@@ -1,0 +1,77 @@
+"""`freetoken launch`: what an agent is given, and a server that comes and goes with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from freetoken_cli.agents import AGENTS, Server, command_of, environment_of, variables_of
+from freetoken_cli.front_process import health
+from tests.cli.harness import Home, wait_for
+
+SERVER = Server("http://127.0.0.1:9", "some-model", "key")
+
+
+@pytest.mark.parametrize("agent", AGENTS, ids=[agent.name for agent in AGENTS])
+def test_an_agent_is_told_where_and_which(agent: object) -> None:
+    told = json.dumps([variables_of(agent, SERVER), command_of(agent, SERVER, ())])  # type: ignore[arg-type]
+    assert "http://127.0.0.1:9" in told
+    assert "some-model" in told
+    assert "{" not in told.replace('{"', "").replace("{\\", "")  # nothing is left to be filled in
+
+
+def test_no_key_of_an_account_reaches_an_agent() -> None:
+    paid = {
+        "ANTHROPIC_API_KEY": "sk", "OPENAI_API_KEY": "sk", "GEMINI_API_KEY": "sk", "OPENROUTER_API_KEY": "sk",
+        "AWS_SECRET_ACCESS_KEY": "sk", "AWS_SESSION_TOKEN": "sk", "GOOGLE_APPLICATION_CREDENTIALS": "sk",
+        "CLAUDE_CODE_OAUTH_TOKEN": "sk", "anthropic_auth_token": "sk", "ANTHROPIC_CUSTOM_HEADERS": "sk",
+        "CLAUDE_CODE_USE_BEDROCK": "1", "OPENAI_BASE_URL": "https://sk.example", "FREETOKEN_API_KEY": "sk",
+    }  # fmt: skip
+    for agent in AGENTS:
+        environment = environment_of(agent, SERVER, {**paid, "PATH": "/bin", "EDITOR": "vi"})
+        assert not any("sk" in value for value in environment.values())
+        assert (environment["PATH"], environment["EDITOR"]) == ("/bin", "vi")
+
+
+def test_a_dry_run_starts_nothing(home: Home) -> None:
+    done = home.run("launch", "claude", "demo", "--dry-run", "--", "-p", "two words")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8642\n" in done.stdout
+    assert done.stdout.endswith("claude -p 'two words'\n")
+    table = json.loads(home.run_here("launch", "codex", "demo", "--dry-run", "--json").stdout)
+    assert table["command"][0] == "codex"
+    assert json.loads(home.run_here("ps", "--json").stdout)["models"] == []
+
+
+def test_what_is_missing_is_said(stored: Home) -> None:
+    done = stored.run_here("launch", "clade", "demo", "--dry-run")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "claude" in done.stderr
+    done = stored.run("launch", "claude", "tiny", PATH="/nowhere")
+    assert done.returncode == 3
+    assert "npm install -g @anthropic-ai/claude-code" in done.stderr
+
+
+ASKING = """#!{python}
+import json, os, sys, urllib.request
+messages = [{{"role": "user", "content": sys.argv[1]}}]
+body = {{"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 3, "messages": messages}}
+request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps(body).encode())
+with urllib.request.urlopen(request) as answer:
+    print(json.load(answer)["usage"]["output_tokens"], os.environ.get("ANTHROPIC_API_KEY"))
+sys.exit(7)
+"""
+
+
+def test_an_agent_finds_a_server_that_leaves_with_it(stored: Home) -> None:
+    programs = stored.folder / "bin"
+    programs.mkdir()
+    (programs / "claude").write_text(ASKING.format(python=sys.executable))
+    (programs / "claude").chmod(0o755)
+    path = f"{programs}:{stored.environment['PATH']}"
+    done = stored.run("launch", "claude", "tiny", "--", "hello", PATH=path, ANTHROPIC_API_KEY="sk-paid")
+    assert (done.returncode, done.stdout) == (7, "3 None\n"), done.stderr
+    assert "claude asks tiny at http://127.0.0.1:" in done.stderr
+    wait_for(lambda: health(stored.paths.socket) is None)
