@@ -51,7 +51,7 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("l2_norm", "norm.cu", "pifippi"),
     KernelSource("gated_norm", "norm.cu", "pipipifiiippi"),
     KernelSource("rope", "rope.cu", "piiiiippp"),
-    KernelSource("route", "route.cu", "pipiiiiiiifppppppp"),
+    KernelSource("route", "route.cu", "pipiiiiiiiffppppppp"),
     KernelSource("head_copy", "rows.cu", "piiiippii"),
     KernelSource("glu_rows", "rows.cu", "pipiiiffppi"),
     KernelSource("sigmoid_gate", "rows.cu", "pipiiippi"),

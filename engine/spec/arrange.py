@@ -157,7 +157,11 @@ class _Plan:
         self.used.add(tensor)
         if source.flipped:
             self._check_transposable(tensor)
-        pieces = _cut(source, source.holds.index(wanted.key), held, tensor, place.expert if stacked_experts else -1)
+        if source.folded:
+            pieces: Iterable[Piece] = (_unfolded(source, wanted, tensor, place.expert),)
+        else:
+            index = place.expert if stacked_experts else -1
+            pieces = _cut(source, source.holds.index(wanted.key), held, tensor, index)
         plain = self._has_to_be_plain(wanted, source, tensor)
         return (replace(piece, plain=plain, plus=source.plus) if plain or source.plus else piece for piece in pieces)
 
@@ -260,7 +264,17 @@ def _expected_shape(source: Source, held: tuple[Wanted, ...], experts: int) -> t
     if held[0].is_vector:
         return (*lead, extent)
     cols = held[0].rows // held[0].heads if held[0].key in source.transposed else held[0].cols
-    return (*lead, cols, extent) if source.flipped else (*lead, extent, cols)
+    rows, cols = (cols, extent) if source.flipped else (extent, cols)
+    return (experts * rows, cols) if source.folded else (*lead, rows, cols)
+
+
+def _unfolded(source: Source, wanted: Wanted, tensor: str, expert: int) -> Piece:
+    """An expert's matrix out of those of all experts, one below the other."""
+    rows = wanted.cols if source.flipped else wanted.rows
+    start, stop = expert * rows, (expert + 1) * rows
+    if source.flipped:
+        return Piece(tensor, transpose=True, col_start=start, col_stop=stop)
+    return Piece(tensor, start=start, stop=stop)
 
 
 def _extent(source: Source, wanted: Wanted) -> int:

@@ -16,7 +16,8 @@ class Source:
     `holds` lists keys in row order. Stacked: one after the other. Strided: rows in turn. Per head: for every head the
     rows of the first, then those of the next. `flipped`: the checkpoint keeps the whole tensor transposed
     ([in, out]). `transposed` are keys that we keep transposed, head by head. A template without `{expert}` that is
-    used for an expert has a leading dimension of experts.
+    used for an expert has a leading dimension of experts; where it is `folded`, that dimension and the next are one,
+    and it holds one key.
 
     Where the template has a `{part}`, what it holds lies in several tensors of equal size, one for each of `parts`, in
     this order. Vectors only: `flat` says that the tensor may have any shape of as many values, `plus` is added to each.
@@ -30,6 +31,7 @@ class Source:
     parts: tuple[str, ...] = ("",)
     flat: bool = False
     plus: float = 0.0
+    folded: bool = False
 
     def tensor(self, layer: int, expert: int, part: int = 0) -> str:
         """The name of the tensor that holds a part; most have only the one."""

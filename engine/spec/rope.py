@@ -69,6 +69,7 @@ class LongScaling:
     long_factors: tuple[float, ...]
     original_context: int
     magnitude: float  # cosine and sine are multiplied by it ("attention factor")
+    long_magnitude: float = 0.0  # beyond `original_context`; 0: the same
 
     def __post_init__(self) -> None:
         require(self.original_context > 0, f"original_context must be positive, not {self.original_context}")

@@ -23,7 +23,7 @@ QK_NORMS = ("none", "head", "head_after", "unit_after", "full")
 REMEDY = "Convert the model again, with this release."
 MOST_LAYERS, MOST_EXPERTS = 1024, 4096
 PART_LISTS = ("mixers", "ffns", "residuals")  # of a spec in JSON; a layer names one of each
-SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus")
+SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus", "sparse_mixer")
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,7 @@ class Router:
     normed: bool = False  # it reads a norm of the stream, divided by the root of its width
     expert_scale: bool = False  # the weight of an expert is multiplied by a learned one, at last
     choice_bias: bool = False  # added to the scores for the choice alone
+    jitter: float = 0.0  # of sparse_mixer: how far, as a share, a score may lie below the best and still count
     by_token: bool = False  # a table has the experts of every token id; scores weigh them and choose nothing
 
     def __post_init__(self) -> None:
@@ -181,6 +182,7 @@ class Router:
         )
         require(self.scoring in SCORINGS, f"scoring must be one of {', '.join(SCORINGS)}, not {self.scoring}")
         require(self.top_groups <= self.groups, f"{self.top_groups} of {self.groups} expert groups cannot be chosen")
+        require(self.jitter >= 0, f"the jitter of a router must not be negative, not {self.jitter}")
         choosing = self.groups > 1 or self.choice_bias
         require(not (self.by_token and choosing), "experts that a table names cannot compete for the choice")
 
@@ -208,6 +210,7 @@ class Shared:
 
     width: int
     gated: bool = False  # their output is multiplied by the sigmoid of one learned projection
+    scale: float = 1.0  # of what they add to the routed experts' output
 
     def __post_init__(self) -> None:
         require_positive(width=self.width)
@@ -292,6 +295,7 @@ class Spec:
     residual_scale: float = 1.0  # of what a mixer or feed-forward part adds to the residual stream
     logit_scale: float = 1.0
     norm: Norm = RMS_NORM
+    head_bias: bool = False  # of the logits
     logit_softcap: float = 0.0  # logits become softcap * tanh(logit / softcap); 0: they do not
     layer_inputs: LayerInputs | None = None
 

@@ -19,8 +19,9 @@ def outer_tensors(spec: Spec) -> tuple[Wanted, ...]:
     """The tensors outside the layers."""
     hidden = spec.hidden_size
     head = () if spec.tied_head else (Wanted("head", spec.vocab_size, hidden),)
+    bias = (vector("head_bias", spec.vocab_size),) if spec.head_bias else ()
     inputs = () if spec.layer_inputs is None else _layer_inputs(spec.layer_inputs, hidden, len(spec.layers))
-    return (Wanted("embed", spec.vocab_size, hidden), *_norm(spec, "final_norm"), *head, *inputs)
+    return (Wanted("embed", spec.vocab_size, hidden), *_norm(spec, "final_norm"), *head, *bias, *inputs)
 
 
 def layer_tensors(spec: Spec, layer: int) -> tuple[Wanted, ...]:

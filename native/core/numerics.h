@@ -125,6 +125,12 @@ static inline float softplus(float x) {
     return (0.0f > x ? 0.0f : x) + tail;
 }
 
+// Whether a router's score lies so far below the best that it does not count (SparseMixer-v2).
+static inline bool is_far(float score, float best, float jitter) {
+    const float size = score < 0.0f ? -score : score;
+    return (best - score) / (size < best ? best : size) > 2.0f * jitter;
+}
+
 // bound * tanh(x / bound)
 static inline float softcap(float x, float bound) {
     const float e = exp(x / bound * 2.0f);

@@ -8,7 +8,7 @@ inline constexpr int kRouteExperts = 4096;  // the most of a layer
 inline constexpr int kRouteGroups = 256;
 inline constexpr int kRouteChosen = 64;  // experts of a token
 
-enum RouteScoring : int { kRouteSoftmax = 0, kRouteSigmoid = 1, kRouteSoftmaxTopK = 2, kRouteSqrtSoftplus = 3 };
+enum RouteScoring : int { kRouteSoftmax = 0, kRouteSigmoid = 1, kRouteSoftmaxTopK = 2, kRouteSqrtSoftplus = 3, kRouteSparseMixer = 4 };
 
 // The functions below are called by all lanes of the warp, on shared memory, and give every lane the same answer.
 
@@ -108,12 +108,27 @@ static inline void close_groups(const float* choice, uint8_t* taken, int experts
     __syncwarp();
 }
 
+// The share of the expert chosen[place] among those that are near it and were not chosen before it; `shares` is scratch.
+static inline float sparse_share(const float* scores, const int* chosen, int place, int experts, float jitter,
+                                 float* shares) {
+    const float best = scores[chosen[place]];
+    for (int i = own_lane(); i < experts; i += kWarp) {
+        bool is_out = is_far(scores[i], best, jitter);
+        for (int j = 0; j < place; ++j) is_out |= chosen[j] == i;
+        shares[i] = is_out ? 0.0f : exp(scores[i] - best);
+    }
+    __syncwarp();
+    const float total = warp_lane_sum(shares, experts);
+    __syncwarp();
+    return 1.0f / total;
+}
+
 // `bias` (null: none) counts for the choice alone; `expert_scale` (null: none) multiplies weights at last. `forced`
 // (null: none) are ids to take instead of choosing; `table` (null: none) has those of every token id, as numbers. ids
 // and weights lie dense, `top_k` a token.
 extern "C" __global__ void route(const float* logits, int stride, const float* bias, int experts, int top_k,
                                  int scoring, int groups, int top_groups, int group_top, int normalize, float scale,
-                                 const float* expert_scale, const int* forced, const float* table,
+                                 float jitter, const float* expert_scale, const int* forced, const float* table,
                                  const int* token_ids, const int* rows, int* ids, float* weights) {
     SHARED(float, scores, kRouteExperts);
     SHARED(float, choice, kRouteExperts);
@@ -151,6 +166,12 @@ extern "C" __global__ void route(const float* logits, int stride, const float* b
         }
         __syncwarp();
     }
+    if (scoring == kRouteSparseMixer)
+        for (int j = 0; j < top_k; ++j) {
+            const float share = sparse_share(scores, ids + first, j, experts, jitter, choice);
+            if (own_lane() == 0) chosen[j] = share;
+            __syncwarp();
+        }
     if (scoring == kRouteSoftmaxTopK) softmax(chosen, top_k);
     if (normalize != 0) {
         const float total = warp_lane_sum(chosen, top_k) + 1e-20f;

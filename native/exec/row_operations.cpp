@@ -209,6 +209,7 @@ Scoring scoring_of(const OpReader& op, const std::string& name) {
     if (name == "sigmoid") return Scoring::sigmoid;
     if (name == "softmax_topk") return Scoring::softmax_topk;
     if (name == "sqrt_softplus") return Scoring::sqrt_softplus;
+    if (name == "sparse_mixer") return Scoring::sparse_mixer;
     op.fail("the scoring " + name + " is unknown");
 }
 
@@ -252,6 +253,7 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
     shape.bias = op.optional_vector(0, logits.width);
     if (op.has_weight(2)) shape.expert_scale = op.vector(2, logits.width);
     shape.scoring = scoring_of(op, op.text("scoring"));
+    if (shape.scoring == Scoring::sparse_mixer) shape.jitter = op.real("jitter");
     op.width(ids, shape.top_k);
     op.width(weights, shape.top_k);
     same_domain(op, logits, ids);

@@ -104,7 +104,7 @@ struct AttentionPart {
     float* o = nullptr;  // [rows][v_stride]
 };
 
-enum class Scoring : uint8_t { softmax, sigmoid, softmax_topk, sqrt_softplus };
+enum class Scoring : uint8_t { softmax, sigmoid, softmax_topk, sqrt_softplus, sparse_mixer };
 
 struct RouteShape {
     int experts = 0;
@@ -115,6 +115,7 @@ struct RouteShape {
     int group_top = 1;
     bool normalize = false;
     float scale = 1.0f;
+    float jitter = 0.0f;                  // of sparse_mixer
     const float* bias = nullptr;          // [experts], for the choice only
     const float* expert_scale = nullptr;  // [experts], of weights, at last
 };

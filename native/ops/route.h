@@ -61,14 +61,28 @@ void score(const RouteShape& shape, const float* logits, float* scores) {
     if (shape.scoring == Scoring::softmax) softmax(logits, n, scores);
     for (int i = 0; i < n; ++i) {
         if (shape.scoring == Scoring::sigmoid) scores[i] = sigmoid(logits[i]);
-        if (shape.scoring == Scoring::softmax_topk) scores[i] = logits[i];
+        if (shape.scoring == Scoring::softmax_topk || shape.scoring == Scoring::sparse_mixer) scores[i] = logits[i];
         if (shape.scoring == Scoring::sqrt_softplus) scores[i] = std::sqrt(softplus(logits[i]));
     }
+}
+
+// The share of expert ids[place] among those that are near it and were not chosen before it.
+float sparse_share(const RouteShape& shape, const float* scores, const int32_t* ids, int place) {
+    const float best = scores[ids[place]];
+    float lane[kLanes] = {};
+    for (int i = 0; i < shape.experts; ++i) {
+        bool is_out = is_far(scores[i], best, shape.jitter);
+        for (int j = 0; j < place; ++j) is_out |= ids[j] == i;
+        if (!is_out) lane[i % kLanes] = lane[i % kLanes] + exp(scores[i] - best);
+    }
+    return 1.0f / sum_lanes(lane);
 }
 
 // Weights of the chosen experts from all scores.
 void weigh_chosen(const RouteShape& shape, const float* scores, const int32_t* ids, float* weights) {
     for (int j = 0; j < shape.top_k; ++j) weights[j] = scores[ids[j]];
+    if (shape.scoring == Scoring::sparse_mixer)
+        for (int j = 0; j < shape.top_k; ++j) weights[j] = sparse_share(shape, scores, ids, j);
     if (shape.scoring == Scoring::softmax_topk) softmax(weights, shape.top_k, weights);
     if (shape.normalize) {
         const float total = lane_sum(weights, static_cast<size_t>(shape.top_k)) + 1e-20f;

@@ -21,7 +21,6 @@ from .cases.case import COMMON, Case
 Floats = NDArray[np.float32]
 PROMPT_TOKENS = 45  # more than two cache pages, and more than every sliding window
 GREEDY_TOKENS = 18
-EMBEDDINGS = ("model.embed_tokens.weight", "model.embeddings.weight", "model.language_model.embed_tokens.weight")
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,20 @@ def open_truth(folder: Path, seed: int = 0) -> Truth:
     return run(model.eval(), seed)
 
 
+def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """The decoder layers, whatever a model calls them; of a model that also sees, those of its part for text."""
+    whole = next(model.children())
+    text = dict(whole.named_children()).get("language_model", whole)
+    return next(part for part in text.modules() if isinstance(part, torch.nn.ModuleList))
+
+
 @torch.no_grad()
 def randomise(model: torch.nn.Module, seed: int) -> None:
     """Weights that keep activations near one, routers that decide clearly, and no norm, bias or sink left at rest."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     # an embedding that is the head as well would say the last token again, if its rows were long
-    untied = () if model.config.tie_word_embeddings else EMBEDDINGS
+    long_rows = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
     for name, tensor in tensors.items():
         if "inv_freq" in name or not tensor.is_floating_point() or tensor.ndim == 0:
             continue
@@ -95,7 +101,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
             tensor.copy_(0.3 * noise)
         else:
             sharp = 2.0 if re.search(r"(gate|router|router\.layer|router\.proj)\.weight$", name) else 1.0
-            tensor.copy_(noise if name in untied else sharp * noise * tensor.shape[-1] ** -0.5)
+            tensor.copy_(noise if tensor is long_rows else sharp * noise * tensor.shape[-1] ** -0.5)
 
 
 @torch.no_grad()
@@ -109,7 +115,7 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
         hidden = output[0] if isinstance(output, tuple) else output
         states.append(hidden[0].numpy().copy())  # type: ignore[index]
 
-    hooks = [layer.register_forward_hook(keep) for layer in _decoder(model).layers]
+    hooks = [layer.register_forward_hook(keep) for layer in layers_of(model)]
     logits = model(input_ids=prompt, use_cache=False).logits[0].numpy()
     for hook in hooks:
         hook.remove()
@@ -119,12 +125,6 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
         tokens = torch.cat([tokens, best.reshape(1, 1)], 1)
     greedy = tuple(tokens[0, PROMPT_TOKENS:].tolist())
     return Truth(tuple(prompt[0].tolist()), tuple(states), logits, greedy)
-
-
-def _decoder(model: torch.nn.Module) -> torch.nn.Module:
-    """What has the layers: of a model that also sees, its part for text."""
-    parts = dict(model.model.named_children())
-    return parts.get("language_model", model.model)
 
 
 def wrap(folder: Path, prefix: str = "") -> None:

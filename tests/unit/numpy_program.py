@@ -118,7 +118,7 @@ class NumpyProgram:
         a = op.attrs
         shares = np.exp(logits - logits.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
-        scores = {"softmax": shares, "sigmoid": 1 / (1 + np.exp(-logits)), "softmax_topk": logits}[a["scoring"]]
+        scores = {"softmax": shares, "sigmoid": 1 / (1 + np.exp(-logits))}.get(a["scoring"], logits)
         choice = scores + (self.dense[op.weights[0]] if op.weights[0] else 0)
         groups = choice.reshape(len(choice), a["groups"], -1)
         worth = np.sort(groups, axis=-1)[..., ::-1][..., : a["group_top"]].sum(-1)
@@ -131,6 +131,8 @@ class NumpyProgram:
         if a["scoring"] == "softmax_topk":
             weights = np.exp(weights - weights.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
+        if a["scoring"] == "sparse_mixer":
+            weights = _sparse_shares(logits, ids, a["jitter"])
         if a["normalize"]:
             weights = weights / (weights.sum(-1, keepdims=True) + 1e-20)
         self._write(op, ids, weights * a["scale"])
@@ -160,6 +162,17 @@ class NumpyProgram:
 
     def select(self, op: Op, x: Doubles) -> None:
         self._write(op, x)
+
+
+def _sparse_shares(logits: Doubles, ids: npt.NDArray, jitter: float) -> Doubles:
+    shares = np.zeros(ids.shape)
+    for token, chosen in np.ndenumerate(ids):
+        row, place = token
+        x, best = logits[row], logits[row, chosen]
+        counts = (best - x) / np.maximum(np.abs(x), best) <= 2 * jitter
+        counts[ids[row, :place]] = False
+        shares[row, place] = 1 / np.exp(x[counts] - best).sum()
+    return shares
 
 
 def _activate(op: Op, gate: Doubles, up: Doubles) -> Doubles:

@@ -34,12 +34,13 @@ class Route:
     group_top: int = 1
     normalize: bool = False
     scale: float = 1.0
+    jitter: float = 0.0
     bias: bool = False
     by_token: bool = False
     scales: bool = False
 
     def attributes(self) -> dict[str, Any]:
-        names = ("top_k", "scoring", "groups", "top_groups", "group_top", "normalize", "scale")
+        names = ("top_k", "scoring", "groups", "top_groups", "group_top", "normalize", "scale", "jitter")
         return {name: getattr(self, name) for name in names}
 
     def table(self) -> Floats:
@@ -64,6 +65,8 @@ ROUTES = {
     "by token": Route(scoring="sqrt_softplus", normalize=True, by_token=True),
     "scales": Route(normalize=True, scale=1.5, scales=True),
     "scales and a table": Route(by_token=True, scales=True),
+    "sparse mixer": Route(experts=37, top_k=2, scoring="sparse_mixer", jitter=0.4, scale=1.5),
+    "sparse mixer of many": Route(experts=40, top_k=5, scoring="sparse_mixer", jitter=5.0),
     "one of few": Route(experts=5, top_k=1),
     "all": Route(experts=7, top_k=7, scoring="softmax_topk"),
     "odd": Route(experts=37, top_k=9, normalize=True),
@@ -132,7 +135,7 @@ def device_route(route: Route, logits: Floats, forced: Ints | None = None, paddi
     shape = (route.experts, route.top_k, SCORINGS[route.scoring], route.groups, route.top_groups, route.group_top)
     bias = put(route.bias_values()) if route.bias else 0
     scales = put(route.scale_values()) if route.scales else 0
-    rest = (int(route.normalize), route.scale, scales, put(forced) if forced is not None else 0)
+    rest = (int(route.normalize), route.scale, route.jitter, scales, put(forced) if forced is not None else 0)
     rest += (put(route.table()) if route.by_token else 0, put(token_ids(tokens)))
     args = (put(logits), route.experts, bias, *shape, *rest, put(np.array([tokens], np.int32)), *out)
     stream = driver.stream()

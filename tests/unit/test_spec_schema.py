@@ -109,7 +109,7 @@ BROKEN = {
     "missing inside": (_remove("mixers", 0, "heads"), CorruptFileError, "spec.layers[0].mixer lacks the field heads"),
     "no layers": (_remove("layers"), CorruptFileError, "layers"),
     "unknown": (_set("hyper_connections", value=4), UnsupportedError, "hyper_connections"),
-    "unknown inside": (_set("ffns", 1, "router", "jitter", value=0.1), UnsupportedError, "jitter"),
+    "unknown inside": (_set("ffns", 1, "router", "temperature", value=0.1), UnsupportedError, "temperature"),
     "unknown mixer": (_set("mixers", 0, "kind", value="delta"), UnsupportedError, "'delta'"),
     "unknown scaling": (_set("mixers", 1, "rope", "scaling", "kind", value="ntk"), UnsupportedError, "'ntk'"),
     "text for a number": (_set("hidden_size", value="64"), CorruptFileError, "hidden_size must be a whole number"),

@@ -10,7 +10,7 @@ UNPACK_RUN = 32  # columns that a thread of `embed` takes
 EMBED_THREADS = 64
 WARP = 32
 GLUS = {name: number for name, number in GLU_KINDS.items() if name not in UNGATED}
-SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2, "sqrt_softplus": 3}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2, "sqrt_softplus": 3, "sparse_mixer": 4}
 MOST_EXPERTS, MOST_GROUPS, MOST_CHOSEN = 4096, 256, 64  # of native/cuda/route.cu
 
 
@@ -192,6 +192,7 @@ def make_route(op: OpReader) -> Issue:
     experts, top_k, groups = logits.width, op.integer("top_k"), op.integer("groups")
     top_groups, group_top = op.integer("top_groups"), op.integer("group_top")
     scoring, normalize, scale = op.choice("scoring", SCORINGS), op.integer("normalize"), op.real("scale")
+    jitter = op.real("jitter") if op.op.attrs["scoring"] == "sparse_mixer" else 0.0
     op.require(experts <= MOST_EXPERTS, f"more than {MOST_EXPERTS} experts")
     op.require(1 <= groups <= MOST_GROUPS and experts % groups == 0, "the groups do not divide the experts")
     op.require(1 <= top_groups <= groups and (groups == 1 or group_top >= 1), "no groups are kept or judged")
@@ -203,7 +204,7 @@ def make_route(op: OpReader) -> Issue:
     layer = op.context.routers.index(op.index)
 
     def issue(extent: Extent) -> None:
-        shape = (experts, top_k, scoring, groups, top_groups, group_top, normalize, scale)
+        shape = (experts, top_k, scoring, groups, top_groups, group_top, normalize, scale, jitter)
         forced = extent.forced_ids(layer, top_k)
         by_token = (table, extent.token_ids)
         inputs = (logits.address, logits.stride, bias, *shape, own, forced, *by_token, extent.live(False))

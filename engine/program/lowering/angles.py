@@ -31,7 +31,7 @@ def rope_table(rope: Rope, context: int) -> RopeTable:
         case LongScaling():
             beyond = context > rope.scaling.original_context
             frequencies = frequencies / np.asarray(rope.scaling.long_factors if beyond else rope.scaling.short_factors)
-            magnitude = rope.scaling.magnitude
+            magnitude = (beyond and rope.scaling.long_magnitude) or rope.scaling.magnitude
     return RopeTable(tuple(float(value) for value in frequencies.astype(np.float32)), magnitude)
 
 

@@ -73,7 +73,7 @@ def _shared_experts(build: Build, moe: Moe, shared: Shared, source: str, target:
         gate = build.buffer("shared_gate", 1)
         build.linears(source, {gate: "shared.sigmoid_gate"})
         build.op("sigmoid_gate", (out, gate), (out,))
-    build.op("add", (target, out), (target,), scale=1.0)
+    build.op("add", (target, out), (target,), scale=shared.scale)
 
 
 def activation_attrs(activation: Activation) -> dict[str, Attr]:
@@ -82,7 +82,9 @@ def activation_attrs(activation: Activation) -> dict[str, Attr]:
 
 
 def _route(router: Router) -> dict[str, Attr]:
+    jitter: dict[str, Attr] = {"jitter": router.jitter} if router.scoring == "sparse_mixer" else {}
     return {
+        **jitter,
         "top_k": router.top_k,
         "scoring": router.scoring,
         "groups": router.groups,

@@ -127,7 +127,7 @@ def _head(build: Build) -> None:
     logits = build.buffer(LOGITS, build.spec.vocab_size, domain="row")
     build.op("select", (RESIDUAL,), (selected,))
     build.stream_norm(selected, selected, "final_norm")
-    matrix = "embed" if build.spec.tied_head else "head"
-    build.op("linear", (selected,), (logits,), (matrix, ""), scale=build.spec.logit_scale)
+    matrix, bias = "embed" if build.spec.tied_head else "head", "head_bias" if build.spec.head_bias else ""
+    build.op("linear", (selected,), (logits,), (matrix, bias), scale=build.spec.logit_scale)
     if build.spec.logit_softcap:
         build.op("bound", (logits,), (logits,), bound=build.spec.logit_softcap, smooth=True)

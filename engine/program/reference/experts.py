@@ -15,6 +15,7 @@ SCORINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits.softmax(-1),
     "sigmoid": torch.sigmoid,
     "softmax_topk": lambda logits: logits,
+    "sparse_mixer": lambda logits: logits,
     "sqrt_softplus": lambda logits: softplus(logits).sqrt(),
 }
 GELUS = {"gelu": "none", "gelu_tanh": "tanh"}
@@ -33,6 +34,8 @@ def _route(op: Op, step: Step) -> None:
     weights = scores.gather(-1, ids)
     if scoring == "softmax_topk":
         weights = weights.softmax(-1)
+    if scoring == "sparse_mixer":
+        weights = _sparse_mixer(scores, ids, float(op.attrs["jitter"]))
     if op.attrs["normalize"]:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
     weights = weights * float(op.attrs["scale"])
@@ -40,6 +43,17 @@ def _route(op: Op, step: Step) -> None:
         weights = weights * step.weight(op.weights[2])[ids]
     step.buffers[op.writes[0]][:] = ids.int()
     step.buffers[op.writes[1]][:] = weights
+
+
+def _sparse_mixer(scores: Tensor, ids: Tensor, jitter: float) -> Tensor:
+    """For each of the chosen its share among those that are near it and were not chosen before it."""
+    left, shares = scores.clone(), []
+    for chosen in torch.split(ids, 1, dim=-1):
+        best = scores.gather(-1, chosen)
+        far = (best - scores) / torch.maximum(scores.abs(), best) > 2 * jitter
+        shares.append(left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, chosen))
+        left = left.scatter(-1, chosen, -torch.inf)
+    return torch.cat(shares, dim=-1)
 
 
 def _open_groups(op: Op, choice: Tensor) -> Tensor:

@@ -22,8 +22,10 @@ from engine.spec.families.granite_shared import GRANITE_SHARED_FAMILIES
 from engine.spec.families.hunyuan import HUNYUAN_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
 from engine.spec.families.indexed import INDEXED_FAMILIES
+from engine.spec.families.layer_norms import LAYER_NORM_FAMILIES
 from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
+from engine.spec.families.parallel import PARALLEL_FAMILIES
 from engine.spec.families.post_norm import POST_NORM_FAMILIES
 from engine.spec.families.record import Family
 from engine.spec.families.sigmoid_routed import SIGMOID_ROUTED_FAMILIES
@@ -63,6 +65,8 @@ FAMILIES: Mapping[str, Family] = {
         *POST_NORM_FAMILIES,
         *HUNYUAN_FAMILIES,
         *GRANITE_SHARED_FAMILIES,
+        *PARALLEL_FAMILIES,
+        *LAYER_NORM_FAMILIES,
     )
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}

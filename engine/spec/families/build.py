@@ -52,9 +52,10 @@ from engine.spec.schema import (
     Spec,
 )
 
-LAYERS = key("num_hidden_layers")
-HIDDEN = key("hidden_size")
+LAYERS = key("num_hidden_layers", "n_layers")
+HIDDEN = key("hidden_size", "d_model")
 DENSE, SPARSE = "dense", "sparse"
+COMBINATIONS = {"sum": 1.0, "average": 0.5}
 
 
 def build(family: Family, config: Config) -> Spec:
@@ -81,6 +82,7 @@ def build(family: Family, config: Config) -> Spec:
         norm=_norm(family.norm, config),
         logit_softcap=config.number(family.logit_softcap),
         layer_inputs=_layer_inputs(family.layer_inputs, config),
+        head_bias=config.flag(family.head_bias),
     )
 
 
@@ -118,7 +120,7 @@ def _layers(family: Family, config: Config) -> list[Layer]:
     moe = _moe_layers(family.moe, config, count)
     dense = None if all(moe) else _dense(family, config)
     ffns = [_experts(family, config.of_layer(layer)) if moe[layer] else dense for layer in range(count)]
-    mixers = _mixers(family, config, count)
+    mixers = _mixers(family, config, moe)
     layers = [Layer(mixer, ffn, family.residual) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
     return layers if family.shared_keys is None else with_shared_keys(layers, family.shared_keys, config)
 
@@ -140,7 +142,9 @@ def _recurrent(family: Family, config: Config) -> Mixer:
     return recurrent_mixer(family.recurrent.mixer, config, config.number(family.norm_eps))
 
 
-def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
+def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
+    """The mixer of every layer; `moe` says which have routed experts."""
+    count = len(moe)
     if family.mixer.index is not None:
         mixer = _mixer(family.mixer, config, 0)
         assert mixer.indexer is not None, "a family with a rule has an indexer"
@@ -150,9 +154,10 @@ def _mixers(family: Family, config: Config, count: int) -> list[Mixer]:
     if family.recurrent is None:
         windows = _windows(family.mixer, config, count)
         windowed = family.windowed or family.mixer
+        unrouted = family.unrouted or family.mixer
         return [
-            _mixer(windowed if window else family.mixer, of_layer(config, layer), window)
-            for layer, window in enumerate(windows)
+            _mixer(windowed if window else family.mixer if is_moe else unrouted, of_layer(config, layer), window)
+            for layer, (window, is_moe) in enumerate(zip(windows, moe, strict=True))
         ]
     attention = _mixer(family.mixer, config, 0)
     recurrent = _recurrent(family, config)
@@ -177,7 +182,8 @@ def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> li
     if window.layers == SLIDING_MOST:
         interval = config.integer(window.interval)
         require_positive(sliding_window_pattern=interval)
-        return [size if (layer + 1) % interval else 0 for layer in range(count)]
+        first = config.integer(window.first)
+        return [size if layer >= first and (layer - first + 1) % interval else 0 for layer in range(count)]
     return [size if layer % 2 == 0 else 0 for layer in range(count)]
 
 
@@ -347,14 +353,17 @@ def _router(rule: MoeRule, config: Config) -> Router:
     if chosen is not None and _is_on(chosen.when, config):
         groups, top_groups = config.integer(chosen.groups), config.integer(chosen.top_groups)
         group_top = chosen.group_top if groups > 1 else 1
+    scoring = _scoring(rule, config)
+    shares = _shared_share(rule, config)
     return Router(
         top_k=config.integer(rule.top_k),
-        scoring=rule.scoring,
+        scoring=scoring,
         groups=groups,
         top_groups=top_groups,
         group_top=group_top,
-        normalize=config.flag(rule.normalize),
-        scale=config.number(rule.scale),
+        normalize=config.is_set(rule.normalize) and scoring != "softmax_topk",
+        scale=config.number(rule.scale) * shares,
+        jitter=config.number(rule.jitter),
         linear_bias=rule.linear_bias,
         normed=rule.normed,
         expert_scale=rule.expert_scale,
@@ -366,4 +375,23 @@ def _shared(rule: MoeRule, config: Config) -> Shared | None:
     if rule.shared is None:
         return None
     width = config.integer(rule.shared.width) * config.integer(rule.shared.count)
-    return Shared(width, rule.shared.gated) if width else None
+    return Shared(width, rule.shared.gated, _shared_share(rule, config)) if width else None
+
+
+def _shared_share(rule: MoeRule, config: Config) -> float:
+    """What the outputs of routed and of shared experts are multiplied by before they are added."""
+    shared = rule.shared
+    if shared is None or not config.integer(shared.count):
+        return 1.0
+    combination = config.text(shared.combination)
+    require(combination in COMBINATIONS, f"{config.where} cannot combine experts by {combination}")
+    return COMBINATIONS[combination]
+
+
+def _scoring(rule: MoeRule, config: Config) -> str:
+    name = config.text(rule.scoring)
+    if not rule.scorings:
+        return name
+    if name not in rule.scorings:
+        raise UnsupportedError(f"{config.where} asks for expert scores by {shortened(name)}.", OTHER_MODEL)
+    return rule.scorings[name]

@@ -83,7 +83,7 @@ class Config:
 
     def _place(self, name: str) -> tuple[Config, str]:
         holder, dot, field = name.partition(".")
-        return (self.inner(holder), field) if dot else (self, name)
+        return self.inner(holder)._place(field) if dot else (self, name)
 
     def integer(self, wanted: Key | int) -> int:
         if isinstance(wanted, Key) and isinstance(wanted.default, Key) and not self.has(wanted):
@@ -111,7 +111,7 @@ class Config:
     def is_set(self, wanted: Key | bool) -> bool:
         """A flag that some write as a number, which sets it unless it is 0."""
         value = self.raw(wanted)
-        return value if isinstance(value, bool) else self.integer(wanted) != 0
+        return value if isinstance(value, bool) else self.number(wanted) != 0
 
     def text(self, wanted: Key | str) -> str:
         value = self.raw(wanted)

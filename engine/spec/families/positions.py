@@ -11,7 +11,7 @@ from engine.spec.families.config import Config, key
 from engine.spec.families.record import RopeRule
 from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, ProportionalScaling, Rope, YarnScaling
 
-CONTEXT = key("max_position_embeddings", "model_max_length")
+CONTEXT = key("max_position_embeddings", "model_max_length", "max_seq_len")
 ORIGINAL_CONTEXT = key("original_max_position_embeddings", default=0)
 PROPORTIONAL = "proportional"
 Scaling = LinearScaling | YarnScaling | Llama3Scaling | LongScaling | ProportionalScaling | None
@@ -144,7 +144,8 @@ def _longrope(config: Config, parameters: Config) -> Scaling:
         parameters.numbers(key("short_factor")),
         parameters.numbers(key("long_factor")),
         original,
-        parameters.number(key("attention_factor", default=default)),
+        parameters.number(key("short_mscale", "attention_factor", default=default)),
+        parameters.number(key("long_mscale", default=0.0)),
     )
 
 

@@ -17,7 +17,7 @@ from engine.spec.names import Names
 from engine.spec.residual import PRE_NORM, Residual
 
 WINDOW = key("sliding_window", default=0)
-HEADS = key("num_attention_heads")
+HEADS = key("num_attention_heads", "n_heads")
 KV_HEADS = key("num_key_value_heads", default=0)  # 0: as many as heads
 HEAD_DIM = key("head_dim", default=0)  # 0: hidden_size / heads
 Q_LORA_RANK = key("q_lora_rank", default=0)
@@ -47,7 +47,7 @@ class RopeRule:
     config.json the positions that have `own_theta` are not scaled; the others are described as in any model.
     """
 
-    theta: float = 10000.0
+    theta: Key | float = 10000.0
     pairs: Key | bool = False
     part: Key | None = None
     dim: Key | None = None
@@ -66,11 +66,13 @@ class WindowRule:
 
     With `chunked` the size is that of chunks, which no token sees beyond. A list `marked` of ones, and of zeros where a
     layer sees everything, wins over all of this; `name` is what `layer_types` calls the others.
+    The first `first` layers see everything, and are not counted for what the most are.
     """
 
     size: Key = WINDOW
     enabled: Key | bool = True
     typed: bool = False
+    first: Key | int = 0
     layers: str = SLIDING_ALL
     interval: Key | int = 0
     before: Key | int = 0
@@ -206,11 +208,15 @@ class GroupRule:
 
 @dataclass(frozen=True)
 class SharedRule:
-    """Shared experts: their joint width is `width` times `count`."""
+    """Shared experts: their joint width is `width` times `count`.
+
+    `combination` is "sum", or "average" where the sum with the routed experts' output is halved.
+    """
 
     width: Key
     count: Key | int = 1
     gated: bool = False
+    combination: Key | str = "sum"
 
 
 @dataclass(frozen=True)
@@ -229,13 +235,16 @@ class MoeRule:
     not be among the first `first_dense` nor come after `last` (-1: the last of all), it must be the last of every
     `step`, or the one after `offset` others, and it must not be listed in `dense_layers`. A model of fewer than
     `fewest` has none at all.
+    Where config.json names the `scoring`, `scorings` are the names that are known, and ours.
     """
 
     count: Key
     top_k: Key
     width: Key
-    scoring: str = "softmax"
+    scoring: Key | str = "softmax"
+    scorings: Mapping[str, str] = field(default_factory=dict)
     normalize: Key | bool = False
+    jitter: Key | float = 0.0
     scale: Key | float = 1.0
     groups: GroupRule | None = None
     linear_bias: bool = False
@@ -296,6 +305,7 @@ class Family:
     values of `model_type` under which the same architecture is published. `inside` names the object of config.json
     that describes the decoder where there is more than a decoder; without such an object it is config.json itself.
     `windowed` is the attention of the layers with a window, which the window of `mixer` tells, where it is another one.
+    `unrouted` is the attention of the layers without experts that have no window, where it is another one.
     `hidden_act` names the activation of every feed-forward part without one of its own; `activations` are the names
     that the family knows, and ours. With `embedding_root` embeddings are multiplied by the root of the hidden size too.
     `defaults` are fields that config.json may lack, as the family's own code has them.
@@ -306,10 +316,11 @@ class Family:
     names: Names
     mixer: AttentionRule | LatentRule
     windowed: AttentionRule | None = None
+    unrouted: AttentionRule | None = None
     moe: MoeRule | None = None
     dense_width: Key | None = DENSE_WIDTH  # None: every layer has experts
     dense_bias: Key | bool = False
-    norm_eps: Key = NORM_EPS
+    norm_eps: Key | float = NORM_EPS
     norm: NormRule = NormRule()
     residual: Residual = PRE_NORM
     embedding_scale: Key | float = 1.0
@@ -321,6 +332,7 @@ class Family:
     shared_keys: SharedKeysRule | None = None
     layer_inputs: LayerInputsRule | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    head_bias: Key | bool = False
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tested: tuple[str, ...] = ("f32",)
     also: tuple[str, ...] = ()

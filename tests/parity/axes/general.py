@@ -28,7 +28,7 @@ def _rotated(mixer: LatentAttention) -> LatentAttention:
     return mixer if mixer.rope is not None else replace(mixer, rope=Rope(10000.0, mixer.rope_dim))
 
 
-def _scaled_rope(change: Callable[[Any], Any]) -> Change:
+def scaled_rope(change: Callable[[Any], Any]) -> Change:
     return any_mixer(
         lambda mixer: (
             mixer
@@ -39,7 +39,7 @@ def _scaled_rope(change: Callable[[Any], Any]) -> Change:
 
 
 def _yarn(**changes: Any) -> Change:
-    return _scaled_rope(lambda scaling: replace(scaling, **changes) if isinstance(scaling, YarnScaling) else scaling)
+    return scaled_rope(lambda scaling: replace(scaling, **changes) if isinstance(scaling, YarnScaling) else scaling)
 
 
 def _later_ramp(scaling: Any) -> Any:
@@ -138,14 +138,14 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "lowest step": _step_bounds(step_min=0.0),
     "highest step": _step_bounds(step_max=0.0),
     "short convolution biases": lambda spec: mixers(spec, ShortConv, lambda mixer: replace(mixer, bias=False)),
-    "rope scaling dropped": _scaled_rope(lambda _scaling: None),
+    "rope scaling dropped": scaled_rope(lambda _scaling: None),
     "yarn magnitude": _yarn(magnitude=1.0),
     "yarn factor": _yarn(factor=3.0),
-    "yarn ramp": _scaled_rope(_later_ramp),
+    "yarn ramp": scaled_rope(_later_ramp),
     "yarn context": _yarn(original_context=1024),
-    "yarn rounding": _scaled_rope(_other_rounding),
-    "longrope context": _scaled_rope(_other_side),
-    "longrope magnitude": _scaled_rope(
+    "yarn rounding": scaled_rope(_other_rounding),
+    "longrope context": scaled_rope(_other_side),
+    "longrope magnitude": scaled_rope(
         lambda scaling: replace(scaling, magnitude=1.0) if isinstance(scaling, LongScaling) else scaling
     ),
     "q/k norm": attention(lambda mixer: replace(mixer, qk_norm="none")),

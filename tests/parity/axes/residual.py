@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from engine.program.weights import Floats
 from engine.spec.residual import Norm, Residual
+from engine.spec.rope import LongScaling
 from engine.spec.schema import Activation, Dense, Moe, Spec
 
-from .changes import Change, attention, unless_same
+from .changes import Change, attention, moe, unless_same
+from .general import scaled_rope
 
 OTHER_ACTIVATION = {"gelu_tanh": "silu", "gelu": "silu", "silu": "gelu_tanh"}
 
@@ -40,6 +43,12 @@ def _other_activation(spec: Spec) -> Spec | None:
     return unless_same(spec, replace(spec, layers=tuple(layers)))
 
 
+def _longrope(changes: Callable[[LongScaling], dict[str, Any]]) -> Change:
+    return scaled_rope(
+        lambda scaling: replace(scaling, **changes(scaling)) if isinstance(scaling, LongScaling) else scaling
+    )
+
+
 SPEC_CHANGES: Mapping[str, Change] = {
     "norms before parts": _other_form,
     "activation": _other_activation,
@@ -47,6 +56,18 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "biases of norms": lambda spec: unless_same(spec, replace(spec, norm=Norm(spec.norm.kind))),
     "softcap of logits": lambda spec: None if not spec.logit_softcap else replace(spec, logit_softcap=0.0),
     "clip": attention(lambda mixer: replace(mixer, clip=0.0)),
+    "head bias": lambda spec: unless_same(spec, replace(spec, head_bias=False)),
+    "jitter of a router": moe(
+        lambda moe: replace(moe, router=replace(moe.router, jitter=0.0)) if moe.router.jitter else moe
+    ),
+    "shared experts' scale": moe(lambda moe: replace(moe, shared=moe.shared and replace(moe.shared, scale=0.8))),
+    "magnitude of longrope": _longrope(lambda scaling: {"magnitude": 1.0, "long_magnitude": 1.0}),
+    "factors of longrope": _longrope(
+        lambda scaling: {
+            "short_factors": tuple(1.2 * factor for factor in scaling.short_factors),
+            "long_factors": tuple(1.2 * factor for factor in scaling.long_factors),
+        }
+    ),
 }
 
 DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {
