@@ -18,6 +18,7 @@ from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.text.decoding import byte_alphabet
 from engine.text.folder import read_optional
 from engine.text.pretokenizers import PRE_TOKENIZERS
+from engine.text.tiktoken_file import as_gguf
 
 _GENERATION = "generation_config.json"
 _SPACE = "\u2581"  # what SentencePiece writes for a space
@@ -96,7 +97,7 @@ def write_tokenizer(metadata: Mapping[str, object], folder: Path) -> None:
     `metadata` maps GGUF keys to plain Python values. Raises UnsupportedError naming a tokenizer model or
     pre-tokenizer that this release does not know, before anything is written.
     """
-    vocabulary = GgufVocabulary.read(metadata)
+    vocabulary = GgufVocabulary.read(as_gguf(metadata))
     builders = {"gpt2": _byte_level, "llama": _sentence_piece}
     if vocabulary.model not in builders:
         raise UnsupportedError(

@@ -58,6 +58,15 @@ _GPT4O = (
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
 _TEKKEN = rf"{_CASED_WORD}|{_CAPITAL_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+# What Kimi's own tokenization_kimi.py has: words of other scripts never hold Han.
+_NOT_HAN = r"&&[^\p{Han}]"
+_UPPER = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{_NOT_HAN}]"
+_LOWER = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{_NOT_HAN}]"
+_KIMI = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"  # Han, hiragana, katakana
 _DEEPSEEK3 = (
     "[!\"#$%&'()*+"
@@ -136,6 +145,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
         **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), _O200K),
         "tekken": PreTokenizer((_split(_TEKKEN), _bytes(use_regex=False)), ignore_merges=True, add_bos=True),
         **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"), _DEEPSEEK_V3),
+        "kimi-k2": PreTokenizer((_split(_KIMI), _bytes(use_regex=False)), ignore_merges=True),
         "deepseek-llm": _DEEPSEEK_LLM,
         "deepseek-coder": _DEEPSEEK_CODER,
         **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING),

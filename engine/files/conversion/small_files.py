@@ -12,6 +12,7 @@ from engine.base.errors import CorruptFileError, NotFoundError
 from engine.files.conversion.job import Job
 from engine.files.names import CONFIG_NAME, GENERATION_NAME
 from engine.files.sources.checkpoint import TokenizerWriter
+from engine.files.sources.tiktoken import ranks_metadata
 from engine.files.untrusted import read_small_file
 
 
@@ -25,8 +26,9 @@ def small_files(job: Job, write_tokenizer: TokenizerWriter) -> dict[str, bytes]:
     if job.recipe.sampling:
         files[GENERATION_NAME] = _json(job.recipe.sampling)
     files |= {name: _companion(path) for name, path in job.checkpoint.companions.items()}
-    if job.checkpoint.metadata is not None:
-        files |= _written(write_tokenizer, job.checkpoint.metadata, files.get(GENERATION_NAME))
+    metadata = job.checkpoint.metadata or ranks_metadata(job.checkpoint.companions, job.checkpoint.config)
+    if metadata is not None:
+        files |= _written(write_tokenizer, metadata, files.get(GENERATION_NAME))
     return files
 
 

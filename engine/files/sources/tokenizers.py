@@ -7,6 +7,7 @@ import json
 from engine.base.errors import CorruptFileError, NotFoundError
 from engine.files.names import OTHER_TOKENIZERS, TOKENIZER_NAME
 from engine.files.sources.checkpoint import Checkpoint
+from engine.files.sources.tiktoken import ranks_metadata
 from engine.files.untrusted import read_small_file
 
 _FETCH_AGAIN = "Fetch that file again."
@@ -21,7 +22,7 @@ def lacking_tokenizer(checkpoint: Checkpoint) -> str:
 
     Of a tokenizer.json it is asked whether it is one at all; what it holds is read when the model is run.
     """
-    if checkpoint.metadata is not None:
+    if checkpoint.metadata is not None or ranks_metadata(checkpoint.companions, checkpoint.config) is not None:
         return ""
     if TOKENIZER_NAME in checkpoint.companions:
         damage = _damage(checkpoint)
