@@ -38,6 +38,7 @@ __all__ = [
     "FAMILIES",
     "Family",
     "Tensors",
+    "decoder_config",
     "find_family",
     "is_known",
     "layout",
@@ -85,7 +86,7 @@ def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:
 def spec_of(config: Mapping[str, Any], tensors: Tensors) -> Spec:
     """What the model is, where its checkpoint has `tensors` of these names; raises as `spec_from_config` does."""
     spec = spec_from_config(config)
-    promised = any(part.get("tie_word_embeddings") is False for part in (config, _decoder(config).data))
+    promised = any(part.get("tie_word_embeddings") is False for part in (config, decoder_config(config).data))
     names = placed(find_family(config).names, tensors)
     has_head = any(source.template in tensors for source in names.holding("head"))
     return replace(spec, tied_head=not has_head and not promised)
@@ -93,10 +94,10 @@ def spec_of(config: Mapping[str, Any], tensors: Tensors) -> Spec:
 
 def spec_from_config(config: Mapping[str, Any]) -> Spec:
     """Read a config.json. Raises UnsupportedError for an unknown family or setting, CorruptFileError for bad values."""
-    return build(find_family(config), _decoder(config))
+    return build(find_family(config), decoder_config(config))
 
 
-def _decoder(config: Mapping[str, Any]) -> Config:
+def decoder_config(config: Mapping[str, Any]) -> Config:
     """The part of config.json that describes the decoder."""
     family, described = find_family(config), described_decoder(config)
     if described is not None:

@@ -12,7 +12,9 @@ from typing import Any
 from engine.base.errors import FreetokenError
 from engine.base.nearest import nearest
 from engine.spec.arrange import Tensors, compare
-from engine.spec.families import FAMILIES, Family, find_family, spec_of
+from engine.spec.families import FAMILIES, Family, decoder_config, find_family, spec_of
+from engine.spec.families.build import build
+from engine.spec.families.config import Config
 from engine.spec.families.wrappers import placed
 from engine.spec.schema import Spec
 
@@ -55,17 +57,16 @@ class Survey:
 
 def survey(config: Mapping[str, Any], tensors: Tensors) -> Survey:
     """Look at a checkpoint's config.json, and at its tensors by name, codec and shape. Raises nothing."""
-    noted = _Noted(config)
     try:
-        family = find_family(noted)
+        family = find_family(config)
     except FreetokenError as problem:
         return _unknown(config, tensors, problem)
     share = explained(family, tensors)
     try:
-        spec = spec_of(noted, tensors)
+        spec = spec_of(config, tensors)
     except FreetokenError as problem:
         return Survey(family.name, True, share, None, (), {}, {}, problem)
-    unread = tuple(name for name in noted.unread() if not _is_harmless(name))
+    unread = _unread(family, decoder_config(config))
     try:
         missing, unexplained = compare(spec, placed(family.names, tensors), tensors)
     except FreetokenError as problem:
@@ -96,6 +97,13 @@ def _unknown(config: Mapping[str, Any], tensors: Tensors, problem: FreetokenErro
     best = max(FAMILIES.values(), key=lambda family: (explained(family, tensors), alike.get(family.name, -len(alike))))
     share = explained(best, tensors)
     return Survey(best.name if share >= FEWEST else "", False, share, None, (), {}, {}, problem)
+
+
+def _unread(family: Family, config: Config) -> tuple[str, ...]:
+    """What building a spec does not ask for; what the family takes for granted is no field of the checkpoint."""
+    noted = _Noted(config.data)
+    build(family, Config(noted, config.where))
+    return tuple(name for name in noted.unread() if not _is_harmless(name) and name not in family.defaults)
 
 
 def _is_harmless(name: str) -> bool:
