@@ -10,7 +10,9 @@ from engine.device.cuda import CudaDriver
 from engine.device.triton_compile import compile_triton
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.triton_launch import FUNCTIONS, LoadedKernel, launch_signature
-from engine.program.device.triton_mixers import TritonMixers
+from engine.program.device.triton_mixers import TritonMixers, refuse_what_has_no_kernels
+
+__all__ = ["cuda_executor", "cuda_mixers", "open_cuda", "refuse_what_has_no_kernels"]
 
 
 def open_cuda() -> CudaDriver:

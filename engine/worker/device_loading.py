@@ -15,7 +15,7 @@ from engine.experts.machines import machine_named
 from engine.files.ftw.opening import Ftw, open_model
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.pinned import pinned_bytes
-from engine.program.ir import KV_VALUE_BYTES
+from engine.program.ir import KV_VALUE_BYTES, Program
 from engine.program.lowering.lower import lower
 from engine.program.step_bytes import WeightBytes, step_bytes
 from engine.spec.schema import Spec
@@ -39,23 +39,34 @@ SIM_MACHINE = "rtx4090-server"  # whose link and host memory the virtual clock o
 def load_on_device(config: WorkerConfig) -> LoadedModel:
     """Open the model of `config` and divide the device's memory for it. Raises what is told to the user."""
     if config.device == "cuda":
-        from engine.worker.cuda_device import cuda_executor, open_cuda
+        from engine.worker.cuda_device import cuda_executor, open_cuda, refuse_what_has_no_kernels
 
         gpu = open_cuda()
-        return load_with(gpu, config, cuda_executor(gpu))
+        return load_with(gpu, config, cuda_executor(gpu), refuse_what_has_no_kernels)
     return load_with(SimDriver(memory=config.sim_memory or sim_memory(), threads=_threads(config)), config)
 
 
+def _runs_everything(program: Program) -> None:
+    """A simulated device has the processor's mixers."""
+
+
 def load_with(
-    driver: Driver, config: WorkerConfig, make: Callable[..., DeviceExecutor] = DeviceExecutor
+    driver: Driver,
+    config: WorkerConfig,
+    make: Callable[..., DeviceExecutor] = DeviceExecutor,
+    check: Callable[[Program], None] = _runs_everything,
 ) -> LoadedModel:
-    """As `load_on_device`, on the device of `driver`; `make` builds its executor."""
+    """As `load_on_device`, on the device of `driver`; `make` builds its executor.
+
+    `check` raises UnsupportedError for what it cannot run, before anything large is read.
+    """
     began = time.monotonic()
     model = open_model(Path(config.model))
     spec = Spec.from_json(model.spec)
     weights = WeightBytes.of(model.manifest)
     wishes = Wishes.of(config)
     program, banks = lower(spec), model.manifest.banks
+    check(program)
     policy = device_policy(program, banks, driver.memory()[0], is_virtual=driver.name == "sim")
     needs = device_needs(program, weights, banks, spec.context_length, tokens=policy.max_step_tokens)
     wishes.plan(needs, *driver.memory())  # what cannot fit is told before a pool is read

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.base.errors import DoesNotFitError, NoRoomError
+from engine.base.errors import DoesNotFitError, NoRoomError, UnsupportedError
 from engine.base.profile import ExpertRate, Profile, Rate, ReadRate, SharedRun, save_profile
 from engine.base.units import MIB, KvBudget
 from engine.device.sim import SimDriver
@@ -19,6 +19,7 @@ from engine.files.ftw.opening import open_model
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.measure.steps import OneSequence
 from engine.program.device.pinned import pinned_bytes
+from engine.program.ir import Program
 from engine.program.lowering.lower import lower
 from engine.program.step_bytes import WeightBytes
 from engine.spec.schema import Spec
@@ -50,6 +51,17 @@ def logits(model: LoadedModel) -> list[Any]:
     sequence = OneSequence(model.executor, 256)
     ids = np.random.default_rng(1).integers(SHAPE.vocab_size, size=40, dtype=np.int32)
     return [sequence.step(ids[:20], wanted=3), *(sequence.step(ids[i : i + 1]) for i in range(20, 40))]
+
+
+def test_what_a_device_cannot_run_is_refused_before_experts_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(program: Program) -> None:
+        raise UnsupportedError(f"{len(program.caches)} caches are too many.")
+
+    monkeypatch.setattr("engine.worker.device_loading.HostBank.load", lambda *_: pytest.fail("experts were read"))
+    with pytest.raises(UnsupportedError, match="3 caches are too many"):
+        load_with(SimDriver(memory=64 * MIB), WorkerConfig(str(folder), device="sim", threads=1), check=refuse)
 
 
 @pytest.mark.parametrize("experts", ["0", "2", "25%", "100%"])

@@ -11,6 +11,7 @@ import pytest
 
 from engine import _native
 from engine.base.errors import UnsupportedError
+from engine.program.device.triton_mixers import refuse_what_has_no_kernels
 from engine.program.native import NativeExecutor
 from tests.unit.selection_rig import PAGE, Selection, run, tokens_of
 
@@ -121,3 +122,8 @@ def test_an_entry_is_seen_once_all_its_tokens_are_there(every: int) -> None:
 def test_what_cannot_be_chosen_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         replace(Selection(top_k=37), **changes).native()
+
+
+def test_a_gpu_refuses_what_it_has_no_kernels_for() -> None:
+    with pytest.raises(UnsupportedError, match=r"choose.*--device cpu"):
+        refuse_what_has_no_kernels(Selection(top_k=37).program())
