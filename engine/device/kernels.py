@@ -61,6 +61,9 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("decay_rows", "rows.cu", "pipipfippi"),
     KernelSource("scale_rows", "rows.cu", "pipip"),
     KernelSource("add_rows", "rows.cu", "pipifippi"),
+    KernelSource("stream_weights_rows", "streams.cu", "pippiifp"),
+    KernelSource("collapse_rows", "streams.cu", "pipiiippi"),
+    KernelSource("expand_rows", "streams.cu", "pipipiiip"),
     KernelSource("select_rows", "rows.cu", "pipippi"),
 )
 # fmt: on

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.memory.pages import PAGE_TOKENS
+
 Attr = int | float | str | bool
 
 KV_DTYPE, KV_VALUE_BYTES = "f16", 2  # what context memory is kept in
@@ -35,10 +37,15 @@ class Cache:
     reach: int = 0  # positions that a token sees at most, its own among them; 0: all. Such a cache lies in window pages
     every: int = 1  # tokens that one entry stands for: entry i is complete after token (i + 1) * every - 1
 
-    def bytes_per_token(self, value_bytes: int) -> int:
-        """Bytes of a token's keys and values, as the native cache lays them out; its share of those of an entry."""
+    def entry_bytes(self, value_bytes: int) -> int:
+        """Bytes of the keys and values of one entry, as the native cache lays them out."""
         padded = sum(-(-dim // KV_LANES) * KV_LANES for dim in (self.k_dim, self.v_dim))
-        return -(-self.kv_heads * padded * value_bytes // self.every)
+        return self.kv_heads * padded * value_bytes
+
+    def bytes_per_token(self, value_bytes: int) -> int:
+        """A token's share of its page, which has room for one entry even where that stands for more tokens."""
+        entries = -(-PAGE_TOKENS // self.every)
+        return -(-self.entry_bytes(value_bytes) * entries // PAGE_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class RopeTable:
     growth: float = 0.0
     growth_every: int = 1
     growth_ahead: int = 0
+    every: int = 1  # positions are rounded down to multiples of it
 
 
 @dataclass(frozen=True)

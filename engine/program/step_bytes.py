@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.files.conversion.plan import BankPlan, Plan
 from engine.files.ftw.manifest import BankInfo, Manifest, Shape
-from engine.program.ir import Op, Program
+from engine.program.ir import Cache, Op, Program
 from engine.spec.layout import ORDER
 
 
@@ -69,16 +69,21 @@ def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> S
             dense += weights.dense[name] // (weights.rows[name] if op.kind == "embed" else 1)
             dense += weights.dense.get(name + ORDER, 0)
     experts = 0
-    per_position: list[tuple[int, int]] = []  # bytes a position, positions that are read at most (0: all)
+    entries: list[tuple[int, int, int]] = []  # bytes of an entry, tokens it stands for, how many are seen (0: all)
     for op in program.ops:
         if op.kind == "experts":
             experts += program.buffers[op.reads[1]].width * weights.records[int(op.attrs["layer"])]
         elif op.kind in ("attention", "choose"):
             cache = program.caches[int(op.attrs["cache"])]
-            per_position.append((cache.bytes_per_token(kv_value_bytes), _most_positions(program, op)))
+            entries.append(_entries(cache, kv_value_bytes, _most_positions(program, op)))
+        elif op.kind == "compressed_attention":
+            entries.append(_entries(program.caches[int(op.attrs["cache"])], kv_value_bytes, int(op.attrs["window"])))
+            if len(op.reads) > 2:
+                chosen = program.buffers[op.reads[3]].width if len(op.reads) > 3 else 0
+                entries.append(_entries(program.caches[int(op.attrs["entries"])], kv_value_bytes, chosen))
 
     def kv(depth: int) -> int:
-        return sum(size * (min(depth, window) if window else depth) for size, window in per_position)
+        return sum(size * min(depth // every, seen or depth) for size, every, seen in entries)
 
     return StepBytes(dense, experts, 2 * program.state_bytes, kv)
 
@@ -90,3 +95,8 @@ def _most_positions(program: Program, op: Op) -> int:
     if len(op.reads) > 3:
         return program.buffers[op.reads[3]].width // int(op.attrs["sets"]) * int(op.attrs["block"])
     return program.caches[int(op.attrs["cache"])].reach or int(op.attrs["window"])
+
+
+def _entries(cache: Cache, value_bytes: int, seen: int = 0) -> tuple[int, int, int]:
+    """Bytes of an entry of a cache, the tokens that it stands for, and how many a token sees (0: all)."""
+    return cache.entry_bytes(value_bytes), cache.every, seen

@@ -12,10 +12,12 @@ from typing import Any, ClassVar, Self
 from engine.base.errors import CorruptFileError
 from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
+from engine.spec.compressed import CompressedAttention
 from engine.spec.indexer import Indexer
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.residual import PRE_NORM, RMS_NORM, Norm, Residual
 from engine.spec.rope import Growth, Rope
+from engine.spec.streams import Streams
 
 ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "relu2", "gelu_tanh", "gelu")
 LIMITED = ("clamped_silu", "limited_silu")  # activations that have a limit
@@ -247,7 +249,7 @@ class Moe:
         )
 
 
-Mixer = Attention | LatentAttention | DeltaNet | Mamba | Mamba2 | ShortConv
+Mixer = Attention | LatentAttention | CompressedAttention | DeltaNet | Mamba | Mamba2 | ShortConv
 Ffn = Dense | Moe
 
 
@@ -298,6 +300,7 @@ class Spec:
     head_bias: bool = False  # of the logits
     logit_softcap: float = 0.0  # logits become softcap * tanh(logit / softcap); 0: they do not
     layer_inputs: LayerInputs | None = None
+    streams: Streams | None = None  # None: the residual stream is one
 
     def __post_init__(self) -> None:
         require_positive(
@@ -308,6 +311,9 @@ class Spec:
             context_length=self.context_length,
         )
         require(len(self.layers) <= MOST_LAYERS, f"{len(self.layers)} layers are more than {MOST_LAYERS}")
+        if self.streams is not None:
+            plain = all(layer.residual == PRE_NORM for layer in self.layers) and self.residual_scale == 1
+            require(plain, "parts that read several residual streams have one norm before them and add no share of it")
         require(self.logit_softcap >= 0, f"the softcap of logits must not be negative, not {self.logit_softcap}")
 
         for index, layer in enumerate(self.layers):

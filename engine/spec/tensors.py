@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.spec.attention_tensors import attention_tensors, latent_attention_tensors
+from engine.spec.compressed import CompressedAttention
+from engine.spec.compressed_tensors import compressed_attention_tensors
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.recurrent_tensors import delta_net_tensors, mamba2_tensors, mamba_tensors, short_conv_tensors
 from engine.spec.schema import Activation, Attention, Dense, LatentAttention, LayerInputs, Moe, Router, Shared, Spec
+from engine.spec.streams import head_tensors, part_tensors
 from engine.spec.wanted import Wanted, vector
 
 
@@ -21,7 +24,8 @@ def outer_tensors(spec: Spec) -> tuple[Wanted, ...]:
     head = () if spec.tied_head else (Wanted("head", spec.vocab_size, hidden),)
     bias = (vector("head_bias", spec.vocab_size),) if spec.head_bias else ()
     inputs = () if spec.layer_inputs is None else _layer_inputs(spec.layer_inputs, hidden, len(spec.layers))
-    return (Wanted("embed", spec.vocab_size, hidden), *_norm(spec, "final_norm"), *head, *bias, *inputs)
+    mix = () if spec.streams is None else tuple(head_tensors(spec.streams, hidden))
+    return (Wanted("embed", spec.vocab_size, hidden), *_norm(spec, "final_norm"), *mix, *head, *bias, *inputs)
 
 
 def layer_tensors(spec: Spec, layer: int) -> tuple[Wanted, ...]:
@@ -45,12 +49,16 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
     hidden = spec.hidden_size
     mixer, ffn, residual = spec.layers[layer].mixer, spec.layers[layer].ffn, spec.layers[layer].residual
     if mixer is not None:
+        if spec.streams is not None:
+            yield from part_tensors(spec.streams, "attn", hidden)
         yield from _part_norms(spec, "attn", residual.norms_before, residual.norms_after)
     match mixer:
         case Attention():
             yield from attention_tensors(mixer, hidden)
         case LatentAttention():
             yield from latent_attention_tensors(mixer, hidden)
+        case CompressedAttention():
+            yield from compressed_attention_tensors(mixer, hidden)
         case DeltaNet():
             yield from delta_net_tensors(mixer, hidden)
         case Mamba():
@@ -60,6 +68,8 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
         case ShortConv():
             yield from short_conv_tensors(mixer, hidden)
     if ffn is not None:
+        if spec.streams is not None:
+            yield from part_tensors(spec.streams, "ffn", hidden)
         own = residual.norms_before and not residual.is_parallel
         yield from _part_norms(spec, "ffn", own, residual.norms_after)
     match ffn:

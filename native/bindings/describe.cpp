@@ -73,7 +73,8 @@ ProgramSpec program_spec(nb::handle program) {
     for (nb::handle rope : program.attr("ropes"))
         spec.ropes.push_back(
             {nb::cast<std::vector<float>>(nb::list(rope.attr("inv_freq"))), get<float>(rope, "scale"),
-             {get<float>(rope, "growth"), get<int>(rope, "growth_every"), get<int>(rope, "growth_ahead")}});
+             {get<float>(rope, "growth"), get<int>(rope, "growth_every"), get<int>(rope, "growth_ahead")},
+             get<int>(rope, "every")});
     spec.output = get<std::string>(program, "output");
     return spec;
 }

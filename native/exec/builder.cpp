@@ -27,6 +27,8 @@ Builder::Builder(const ModelSpec& model, const Settings& settings, const Machine
         angles->inv_freq = spec.inv_freq;
         angles->scale = spec.scale;
         angles->growth = spec.growth;
+        if (spec.every <= 0) throw ProgramError("a rope table cannot turn every " + std::to_string(spec.every));
+        angles->every = spec.every;
         const size_t bytes = static_cast<size_t>(settings.max_tokens) * angles->pairs() * sizeof(float);
         angles->cosine = Mapping(bytes);
         angles->sine = Mapping(bytes);

@@ -133,10 +133,15 @@ std::unique_ptr<Operation> make_select(const OpReader& op);
 std::unique_ptr<Operation> make_conv(const OpReader& op);
 std::unique_ptr<Operation> make_delta_rule(const OpReader& op);
 std::unique_ptr<Operation> make_ssm(const OpReader& op);
+std::unique_ptr<Operation> make_compress(const OpReader& op);
+std::unique_ptr<Operation> make_compressed_attention(const OpReader& op);
 std::unique_ptr<Operation> make_l2_norm(const OpReader& op);
 std::unique_ptr<Operation> make_decay(const OpReader& op);
 std::unique_ptr<Operation> make_gated_norm(const OpReader& op);
 std::unique_ptr<Operation> make_gate(const OpReader& op);
+std::unique_ptr<Operation> make_stream_weights(const OpReader& op);
+std::unique_ptr<Operation> make_collapse(const OpReader& op);
+std::unique_ptr<Operation> make_expand(const OpReader& op);
 std::unique_ptr<Operation> make_relu2(const OpReader& op);
 
 }  // namespace freetoken

@@ -107,7 +107,9 @@ private:
     void append(const Step& step, int token) {
         const auto next = std::upper_bound(step.sequences.begin(), step.sequences.end(), token,
                                            [](int value, const Sequence& s) { return value < s.begin; });
-        auto* const target = const_cast<uint8_t*>(key(*(next - 1), step.positions[token]));
+        const int position = step.positions[token];
+        if ((position + 1) % layer().every != 0) return;  // completes no entry
+        auto* const target = const_cast<uint8_t*>(key(*(next - 1), position / layer().every));
         machine_.operations->store_cached(k_->row(token), layer().k_dim, layer().k_stride, cache_.half(), target);
     }
 
@@ -255,7 +257,6 @@ std::unique_ptr<Operation> make_choose(const OpReader& op) {
     kernel.half = cache.half();
     kernel.weighted = weights != nullptr;
     op.require(layer.kv_heads == 1 && layer.latent() && kernel.k_dim == layer.k_dim, "does not fit its cache");
-    op.require(k == nullptr || layer.every == 1, "appends a key for every token to a cache that has fewer");
     op.require(kernel.heads > 0 && choice.top_k > 0 && choice.block > 0, "chooses nothing");
     op.require(choice.local <= choice.top_k, "must choose more than it may");
     op.width(q, int64_t{kernel.heads} * kernel.k_dim);

@@ -29,10 +29,15 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"conv", make_conv},
     {"delta_rule", make_delta_rule},
     {"ssm", make_ssm},
+    {"compress", make_compress},
+    {"compressed_attention", make_compressed_attention},
     {"l2_norm", make_l2_norm},
     {"decay", make_decay},
     {"gated_norm", make_gated_norm},
     {"gate", make_gate},
+    {"stream_weights", make_stream_weights},
+    {"collapse", make_collapse},
+    {"expand", make_expand},
     {"relu2", make_relu2},
 };
 

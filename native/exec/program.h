@@ -45,6 +45,7 @@ struct RopeSpec {
     std::vector<float> inv_freq;
     float scale = 1.0f;
     Growth growth;
+    int every = 1;  // positions are rounded down to multiples of it
 };
 
 using Attribute = std::variant<bool, int64_t, double, std::string>;

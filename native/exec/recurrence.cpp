@@ -53,11 +53,11 @@ void Recurrence::run_part(const Step& step, const Sequence& sequence, const Stat
     auto save = std::lower_bound(step.saves.begin(), step.saves.end(), token,
                                  [](const Save& s, int value) { return s.token < value; });
     for (; save != step.saves.end() && save->token < end; ++save) {
-        if (save->token >= token) body_(part, token, save->token + 1 - token, state);
+        if (save->token >= token) body_(part, token, save->token + 1 - token, step.positions[token], state);
         token = save->token + 1;
         if (save->slot != sequence.state) copy(part, state, states_.state(state_, save->slot));
     }
-    if (token < end) body_(part, token, end - token, state);
+    if (token < end) body_(part, token, end - token, step.positions[token], state);
 }
 
 int state_of(const OpReader& op, int64_t values) {

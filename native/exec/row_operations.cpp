@@ -295,7 +295,7 @@ std::unique_ptr<Operation> make_angles(Builder& builder) {
         for (const auto& table : tables) {
             const size_t first = static_cast<size_t>(row) * table->pairs();
             const int32_t position = step.positions[row];
-            rope_angles(table->inv_freq, table->scale * table->growth.at(position), position,
+            rope_angles(table->inv_freq, table->scale * table->growth.at(position), position - position % table->every,
                         table->cosine.floats() + first, table->sine.floats() + first);
         }
     });

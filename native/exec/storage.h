@@ -22,6 +22,7 @@ struct RopeAngles {
     std::vector<float> inv_freq;
     float scale = 1.0f;
     Growth growth;
+    int every = 1;  // positions are rounded down to multiples of it
     Mapping cosine;
     Mapping sine;
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/streams.h"
 #include "ops/recurrences.h"
 
 namespace freetoken {
@@ -198,10 +199,18 @@ struct Operations {
     // y[i] = max(x[i], 0)^2
     void (*relu2)(const float* x, int n, float* y);
 
+    // What a token's streams are mixed by, in place of their projection: native/core/streams.h.
+    void (*stream_weights)(const StreamShape& shape, const float* base, const float* scale, float* weights);
+
+    // Streams of n values each: x[s] = post[s] * part + sum over others ascending of comb[other][s] * x[other]. `weights`
+    // are `streams` others, post and comb.
+    void (*expand_streams)(int streams, int n, const float* part, const float* weights, float* x);
+
     // Each runs all tokens of its argument in order and leaves the state after the last.
     void (*conv)(const ConvRun& run);
     void (*delta_rule)(const DeltaRun& run);
     void (*ssm)(const SsmShape& shape, const SsmRun& run);
+    void (*compress)(const CompressRun& run);
 };
 
 // The table of the same name as a Kernels table; null if this build lacks it.

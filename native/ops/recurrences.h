@@ -84,4 +84,21 @@ struct SsmRun {
     float* state = nullptr;
 };
 
+// Entries of `every` tokens each, some channels of them. Of a token `dim` values, or with overlap `dim` for the next
+// entry and then `dim` for its own. State: the running mean of the entry under way as [3][dim] - largest gate, sum of
+// weights, weighted values - and with overlap that of the next.
+struct CompressRun {
+    Rows kv;
+    Rows gate;
+    OutputRows entry;  // zeros but for the token that completes one
+    int tokens = 0;
+    int position = 0;  // of the first
+    int channels = 0;
+    size_t dim = 0;  // of all channels
+    int every = 0;
+    bool overlap = false;
+    const float* bias = nullptr;  // [every][dim], or [every][2][dim], added to the gates
+    float* state = nullptr;
+};
+
 }  // namespace freetoken

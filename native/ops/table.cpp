@@ -1,6 +1,7 @@
 // The table of operations of one instruction set: compiled once for each, with FREETOKEN_OPERATIONS
 // the name of the table and FREETOKEN_ISA that of the instruction set.
 #include "ops/attention.h"
+#include "ops/compress.h"
 #include "ops/conv.h"
 #include "ops/delta_rule.h"
 #include "ops/gates.h"
@@ -9,6 +10,7 @@
 #include "ops/route.h"
 #include "ops/rows.h"
 #include "ops/ssm.h"
+#include "ops/streams.h"
 #include "ops/tables.h"
 
 namespace freetoken {
@@ -39,9 +41,12 @@ const Operations FREETOKEN_OPERATIONS = {
     gate,
     gated_norm,
     relu2,
+    weights_of_streams,
+    expand_streams,
     conv,
     delta_rule,
     ssm,
+    compress,
 };
 
 }  // namespace freetoken

@@ -92,6 +92,9 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     # an embedding that is the head as well would say the last token again, if its rows were long
     long_rows = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
     for name, tensor in tensors.items():
+        if name.endswith("tid2eid"):
+            experts = model.config.n_routed_experts
+            tensor.copy_(torch.rand(len(tensor), experts, generator=generator).argsort(1)[:, : tensor.shape[1]])
         if "inv_freq" in name or not tensor.is_floating_point() or tensor.ndim == 0:
             continue
         noise = torch.randn(tensor.shape, generator=generator)
@@ -113,7 +116,7 @@ def run(model: torch.nn.Module, seed: int) -> Truth:
 
     def keep(_module: torch.nn.Module, _inputs: object, output: object) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
-        states.append(hidden[0].numpy().copy())  # type: ignore[index]
+        states.append(hidden[0].flatten(1).numpy().copy())  # type: ignore[index]
 
     hooks = [layer.register_forward_hook(keep) for layer in layers_of(model)]
     logits = model(input_ids=prompt, use_cache=False).logits[0].numpy()

@@ -223,3 +223,25 @@ def packed_f32(values: Floats) -> Any:
     out = np.zeros(_native.packed_bytes("f32", rows, cols), np.uint8)
     _native.pack_rows("f32", values.view(np.uint8), cols, out, len(out) // -(-rows // 16))
     return Tensor("f32", rows, cols, memoryview(out))
+
+
+@pytest.mark.parametrize(("streams", "hidden", "iterations"), [(4, 16, 20), (3, 33, 1), (8, 17, 3), (1, 60, 2)])
+def test_streams_that_are_collapsed_and_expanded(streams: int, hidden: int, iterations: int) -> None:
+    model = RandomModel()
+    width, weights = streams * hidden, streams * (2 + streams)
+    model.buffer("x", width)
+    model.ops.clear()
+    model.op("embed", (), ("x",), (model.matrix("table", VOCAB, width, "f32"),), scale=3.0)
+    copy = {"heads": 1, "in_stride": width, "in_offset": 1, "out_offset": 0}
+    for name, count, rounds in (("last", streams, 0), ("w", weights, iterations)):
+        model.buffer(name, count)
+        model.op("linear", ("x",), (name,), (model.matrix(f"{name}_m", count, width, "f32"), ""), scale=1.0)
+        vectors = (model.vector(f"{name}_base", count, 0.3), model.vector(f"{name}_scale", 3 if rounds else 1, 0.4))
+        shape = {"streams": streams, "iterations": rounds, "eps": 1e-3}
+        model.op("stream_weights", (name,), (name,), vectors, **shape)
+    model.buffer("part", hidden)
+    model.op("collapse", ("x", "w"), ("part",), streams=streams)
+    model.op("expand", ("x", "part", "w"), ("x",), streams=streams)
+    model.op("collapse", ("x", "last"), ("part",), streams=streams)
+    model.op("head_copy", ("part",), ("x",), **{**copy, "in_stride": hidden, "out_stride": width, "width": hidden - 1})
+    assert_alike(model)

@@ -88,6 +88,19 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     },
     "llama4": {"num_experts_per_tok": 1, "intermediate_size_mlp": 60, "attention_chunk_size": 8},
     "glm4_moe": {"partial_rotary_factor": 0.6},
+    "deepseek_v4": {
+        "num_key_value_heads": 1,
+        "head_dim": 20,
+        "o_groups": 2,
+        "o_lora_rank": 9,
+        "compress_ratios": [0, 4, 128],
+        "index_n_heads": 3,
+        "index_head_dim": 14,
+        "index_topk": 7,
+        "hc_mult": 3,
+        "num_hash_layers": 1,
+        "tie_word_embeddings": False,
+    },
     "solar_open": {"first_k_dense_replace": 0},
     "minimax_m3_vl": {
         "index_n_heads": 2,
@@ -173,8 +186,10 @@ def test_attention_fits_its_cache(spec: Spec) -> None:
     attending = [layer for layer in spec.layers if isinstance(layer.mixer, Attention | LatentAttention)]
     assert len(attentions) == len(attending)
     keeping = [op for op in program.ops if op.kind == "choose" or (op.kind == "attention" and len(op.reads) > 1)]
-    caches = [op.attrs["cache"] for op in keeping]
-    assert caches == list(range(len(program.caches))), "one operation keeps what is in a cache"
+    beside = [op for op in program.ops if op.kind == "compressed_attention"]
+    caches = [op.attrs["cache"] for op in (*keeping, *beside)]
+    caches += [op.attrs["entries"] for op in beside if len(op.reads) > 2]
+    assert sorted(caches) == list(range(len(program.caches))), "one operation keeps what is in a cache"
     for op in attentions:
         cache = program.caches[int(op.attrs["cache"])]
         q, *kept = (program.buffers[name].width for name in op.reads[:3] if name)
@@ -198,7 +213,8 @@ def test_only_the_head_computes_wanted_rows_alone(spec: Spec) -> None:
     program = lower(spec)
     kinds = [op.kind for op in program.ops if any(program.buffers[name].domain == "row" for name in op.writes)]
     norm = "rms_norm" if spec.norm.kind == "rms" else "layer_norm"
-    assert kinds == ["select", norm, "linear"] + (["bound"] if spec.logit_softcap else [])
+    mixing = ["rms_norm", "linear", "stream_weights", "collapse"] if spec.streams is not None else []
+    assert kinds == ["select", *mixing, norm, "linear"] + (["bound"] if spec.logit_softcap else [])
     assert program.buffers[program.output].width == spec.vocab_size
 
 

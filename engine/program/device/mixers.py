@@ -16,7 +16,7 @@ from engine.program.device.step_data import Extent
 from engine.program.executor import Batch, Bytes
 from engine.program.ir import Op, Program
 
-MIXERS = frozenset(("attention", "choose", "conv", "delta_rule", "ssm"))
+MIXERS = frozenset(("attention", "choose", "compress", "compressed_attention", "conv", "delta_rule", "ssm"))
 """Kinds of operations that mix the tokens of a sequence."""
 
 

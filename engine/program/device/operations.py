@@ -26,6 +26,7 @@ from engine.program.device.row_operations import (
     make_sigmoid_gate,
 )
 from engine.program.device.step_data import Extent
+from engine.program.device.stream_operations import make_collapse, make_expand, make_stream_weights
 from engine.program.ir import Program
 
 Maker = Callable[[OpReader], Issue]
@@ -49,6 +50,9 @@ MAKERS: Mapping[str, Maker] = {
     "decay": make_decay,
     "gated_norm": make_gated_norm,
     "gate": make_gate,
+    "stream_weights": make_stream_weights,
+    "collapse": make_collapse,
+    "expand": make_expand,
     "relu2": make_relu2,
 }
 """Kinds whose launches need nothing besides the context; mixers and `experts` are not among them."""

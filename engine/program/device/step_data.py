@@ -146,10 +146,11 @@ class StepData:
                 np.asarray(table.inv_freq, np.float32),
                 table.scale,
                 (table.growth, table.growth_every, table.growth_ahead),
+                table.every,
             )
             for table in ropes
         )
-        self._pairs = [len(frequencies) for frequencies, _, _ in self._ropes]
+        self._pairs = [len(frequencies) for frequencies, _, _, _ in self._ropes]
         self._chunk_rows = chunk_rows
         self._routed = routed
         self._mixer_bytes = mixer_bytes
@@ -175,10 +176,11 @@ class StepData:
         self._ints(layout.token_ids, count)[:] = batch.tokens
         self._ints(layout.positions, count)[:] = batch.positions
         self._ints(layout.selected, wanted)[:] = batch.rows
-        for (frequencies, scale, growth), places in zip(self._ropes, layout.angles, strict=True):
+        for (frequencies, scale, growth, every), places in zip(self._ropes, layout.angles, strict=True):
             shape = count, len(frequencies)
             cosine, sine = (self._values(place, count * len(frequencies)).reshape(shape) for place in places)
-            _native.rope_angles(frequencies, scale, growth, batch.positions, cosine, sine)
+            positions = batch.positions - batch.positions % every
+            _native.rope_angles(frequencies, scale, growth, positions, cosine, sine)
         if forced is not None:
             layers, top_k = self._routed
             ids = self._ints(layout.forced, layers * layout.tokens * top_k).reshape(layers, layout.tokens, top_k)

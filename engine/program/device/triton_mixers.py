@@ -24,6 +24,8 @@ from engine.program.device.triton_recurrences import RecurrentWeights, TritonRec
 from engine.program.executor import Batch, Bytes
 from engine.program.ir import Op, Program
 
+NATIVE_ONLY = ("choose", "compress", "compressed_attention")
+
 
 class TritonMixers:
     """Fulfils `engine.program.device.mixers.DeviceMixers` on a driver whose kernels `load` compiles."""
@@ -112,8 +114,8 @@ class TritonMixers:
 def refuse_what_has_no_kernels(program: Program) -> None:
     """Raise UnsupportedError for a program with an operation that a GPU cannot run yet."""
     for op in program.ops:
-        if op.kind == "choose":
-            raise cannot_run(op, "this release has no kernels of a GPU for attention to a selection")
+        if op.kind in NATIVE_ONLY:
+            raise cannot_run(op, "this release has no kernels of a GPU for selections and compressed entries")
 
 
 def _vector(driver: Driver, tensor: Tensor) -> Memory:

@@ -145,9 +145,12 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
 
 
 def _reach(build: Build, mixer: Attention) -> int:
+    return reach_of_window(build, min(filter(None, (mixer.window, mixer.chunk)), default=0))
+
+
+def reach_of_window(build: Build, window: int) -> int:
     """How far back a token sees at most; 0 where that is all that the model can.
 
     The context asked for plays no part: what is kept of a token does not change with it.
     """
-    reach = min(filter(None, (mixer.window, mixer.chunk)), default=0)
-    return reach if reach < build.spec.context_length else 0
+    return window if window < build.spec.context_length else 0

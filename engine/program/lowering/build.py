@@ -71,8 +71,11 @@ class Build:
             out_offset=write[1],
         )
 
-    def rope(self, buffer: str, rope: Rope, heads: int, stride: int, offset: int) -> None:
-        self._rotate(buffer, rope_table(rope, self.context), heads, stride, offset, rope.pairs)
+    def rope(
+        self, buffer: str, rope: Rope, heads: int, stride: int, offset: int, table: RopeTable | None = None
+    ) -> None:
+        """Rotates a run of every head; `table` replaces that of the rope."""
+        self._rotate(buffer, table or rope_table(rope, self.context), heads, stride, offset, rope.pairs)
 
     def grow(self, buffer: str, growth: Growth, heads: int, stride: int) -> None:
         """Every head multiplied by a factor that grows with the position: a rotation by nothing."""

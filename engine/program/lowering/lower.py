@@ -7,16 +7,20 @@ from collections.abc import Callable
 from engine.program.ir import Program
 from engine.program.lowering.attention import lower_attention, lower_latent_attention
 from engine.program.lowering.build import RESIDUAL, Build
+from engine.program.lowering.compressed import lower_compressed_attention
 from engine.program.lowering.delta import lower_delta_net
 from engine.program.lowering.feed_forward import lower_dense, lower_moe
 from engine.program.lowering.layer_inputs import lower_layer_input, lower_layer_inputs
 from engine.program.lowering.lifetimes import share_storage
 from engine.program.lowering.state_spaces import lower_mamba, lower_mamba2, lower_short_conv
+from engine.program.lowering.streams import collapse, collapse_at_the_end, expand, spread
+from engine.spec.compressed import CompressedAttention
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
 from engine.spec.residual import Residual
 from engine.spec.schema import Attention, Dense, Ffn, LatentAttention, Mixer, Moe, Spec
 
 NORMED, PART = "normed", "part"  # a norm of the residual stream, what a mixer or expert part adds to it
+COLLAPSED = "collapsed"  # one value for those of several residual streams
 MIXED = "mixer_part"  # what a mixer adds beside a feed-forward part that reads the same
 LOGITS = "logits"
 
@@ -47,8 +51,12 @@ def lower(spec: Spec, context: int = 0) -> Program:
 
 
 def _embedding(build: Build) -> None:
-    build.buffer(RESIDUAL, build.spec.hidden_size)
-    build.op("embed", (), (RESIDUAL,), ("embed",), scale=build.spec.embedding_scale)
+    hidden, streams = build.spec.hidden_size, build.spec.streams
+    build.buffer(RESIDUAL, hidden * (1 if streams is None else streams.count))
+    first = RESIDUAL if streams is None else build.view(f"{RESIDUAL}.stream0", RESIDUAL, 0, hidden)
+    build.op("embed", (), (first,), ("embed",), scale=build.spec.embedding_scale)
+    if streams is not None:
+        spread(build, streams, RESIDUAL)
 
 
 def _decoder_layer(build: Build, layer: int) -> None:
@@ -72,13 +80,20 @@ def _decoder_layer(build: Build, layer: int) -> None:
 def _part(build: Build, keys: str, residual: Residual, operations: Callable[[str, str], None]) -> None:
     """What `operations` make of the stream, with the norms before and after them, and its addition to the stream."""
     source, part = RESIDUAL, build.buffer(PART, build.spec.hidden_size)
+    streams, weights = build.spec.streams, ""
+    if streams is not None:
+        source = build.buffer(COLLAPSED, build.spec.hidden_size)
+        weights = collapse(build, streams, RESIDUAL, source, keys)
     if residual.norms_before:
-        source = build.buffer(NORMED, build.spec.hidden_size)
-        build.stream_norm(RESIDUAL, source, f"{keys}_norm")
+        stream, source = source, build.buffer(NORMED, build.spec.hidden_size)
+        build.stream_norm(stream, source, f"{keys}_norm")
     operations(source, part)
     if residual.norms_after:
         build.stream_norm(part, part, f"{keys}_post_norm")
-    _add(build, part)
+    if streams is None:
+        _add(build, part)
+    else:
+        expand(build, streams, RESIDUAL, part, weights)
 
 
 def _parallel_parts(build: Build, mixer: Mixer, ffn: Ffn) -> None:
@@ -102,6 +117,8 @@ def _mixer(build: Build, mixer: Mixer, source: str, target: str) -> None:
             lower_attention(build, mixer, source, target)
         case LatentAttention():
             lower_latent_attention(build, mixer, source, target)
+        case CompressedAttention():
+            lower_compressed_attention(build, mixer, source, target)
         case DeltaNet():
             lower_delta_net(build, mixer, source, target)
         case Mamba():
@@ -125,7 +142,13 @@ def _head(build: Build) -> None:
     hidden = build.spec.hidden_size
     selected = build.buffer("selected", hidden, domain="row")
     logits = build.buffer(LOGITS, build.spec.vocab_size, domain="row")
-    build.op("select", (RESIDUAL,), (selected,))
+    streams = build.spec.streams
+    if streams is None:
+        build.op("select", (RESIDUAL,), (selected,))
+    else:
+        wide = build.buffer("selected_streams", hidden * streams.count, domain="row")
+        build.op("select", (RESIDUAL,), (wide,))
+        collapse_at_the_end(build, streams, wide, selected)
     build.stream_norm(selected, selected, "final_norm")
     matrix, bias = "embed" if build.spec.tied_head else "head", "head_bias" if build.spec.head_bias else ""
     build.op("linear", (selected,), (logits,), (matrix, bias), scale=build.spec.logit_scale)

@@ -97,8 +97,8 @@ def _choose(op: Op, step: Step) -> None:
     for table, bounds in zip(tables, pairwise(step.batch.seq_starts.tolist()), strict=True):
         for token in range(*bounds):
             position, pages = int(step.positions[token]), torch.from_numpy(table)
-            if k is not None:
-                cache.keys[pages[position // step.page_tokens], position % step.page_tokens, 0] = k[token]
+            if k is not None and (position + 1) % every == 0:
+                cache.keys[pages[position // step.page_tokens], position % step.page_tokens // every, 0] = k[token]
             ends = torch.arange((position + 1) // every) * every + every - 1  # the last position of each entry
             keys = cache.keys[pages[ends // step.page_tokens], ends % step.page_tokens // every, 0]
             scores = q[token].view(heads, -1) @ keys.T
@@ -119,4 +119,47 @@ def _best(op: Op, scores: Tensor) -> Tensor:
     return order[:, : int(op.attrs["top_k"])].sort(1).values
 
 
-ATTENTION_OPERATIONS: Mapping[str, Operation] = {"attention": _attention, "choose": _choose}
+def _compressed_attention(op: Op, step: Step) -> None:
+    """Every query by itself: the keys, which are the values too, of its window and of the entries that it sees."""
+    heads, window = int(op.attrs["heads"]), int(op.attrs["window"])
+    q, kv, entry, chosen = (step.buffers[name] if name else None for name in (*op.reads, "", "")[:4])
+    assert q is not None, "attention has queries"
+    assert kv is not None, "attention has keys"
+    own = step.context.caches[int(op.attrs["cache"])]
+    sinks, out = step.weight(op.weights[0]), step.buffers[op.writes[0]]
+    windows = step.batch.window_tables if own.kind == "window" else step.batch.page_tables
+    bounds = pairwise(step.batch.seq_starts.tolist())
+    for tables, (first, last) in zip(zip(windows, step.batch.page_tables, strict=True), bounds, strict=True):
+        near, far = (torch.from_numpy(table) for table in tables)
+        for token in range(first, last):
+            position = int(step.positions[token])
+            own.keys[near[position // step.page_tokens], position % step.page_tokens, 0] = kv[token]
+            seen = torch.arange(max(0, position - window + 1), position + 1)
+            keys = own.keys[near[seen // step.page_tokens], seen % step.page_tokens, 0]
+            if entry is not None:
+                keys = torch.cat([keys, _entries(op, step, far, position, entry[token], chosen, token)])
+            scores = q[token].view(heads, -1) @ keys.T * float(op.attrs["scale"])
+            shares = torch.cat([scores, sinks[:, None]], 1).softmax(-1)[:, :-1]
+            out[token] = (shares @ keys).flatten()
+
+
+def _entries(
+    op: Op, step: Step, pages: Tensor, position: int, entry: Tensor, chosen: Tensor | None, token: int
+) -> Tensor:
+    """Entries that a token sees [entries, values], of which it may have completed the last."""
+    number = int(op.attrs["entries"])
+    cache, every = step.context.caches[number], step.program.caches[number].every
+    if (position + 1) % every == 0:
+        cache.keys[pages[position // step.page_tokens], position % step.page_tokens // every, 0] = entry
+    numbers = torch.arange((position + 1) // every)
+    if chosen is not None:
+        numbers = chosen[token][chosen[token] >= 0].long()
+    ends = numbers * every + every - 1
+    return cache.keys[pages[ends // step.page_tokens], ends % step.page_tokens // every, 0]
+
+
+ATTENTION_OPERATIONS: Mapping[str, Operation] = {
+    "attention": _attention,
+    "choose": _choose,
+    "compressed_attention": _compressed_attention,
+}

@@ -19,6 +19,7 @@ from engine.program.reference.experts import EXPERT_OPERATIONS
 from engine.program.reference.recurrent import RECURRENT_OPERATIONS
 from engine.program.reference.rows import ROW_OPERATIONS
 from engine.program.reference.step import Operation, Step
+from engine.program.reference.streams import STREAM_OPERATIONS
 from engine.program.weights import Weights
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -26,6 +27,7 @@ OPERATIONS: Mapping[str, Operation] = {
     **ATTENTION_OPERATIONS,
     **EXPERT_OPERATIONS,
     **RECURRENT_OPERATIONS,
+    **STREAM_OPERATIONS,
 }
 
 

@@ -134,7 +134,45 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": silu,
 }
 
+
+def _compress(op: Op, step: Step) -> None:
+    """A mean of `every` tokens' values, weighted by a softmax over their gates; with overlap also of those before.
+
+    The state holds means under way - largest gate, sum of weights, weighted values - of this entry and of the next.
+    """
+    every, overlap = int(op.attrs["every"]), bool(op.attrs["overlap"])
+    kv, gate = (step.buffers[name] for name in op.reads)
+    entry = step.buffers[op.writes[0]]
+    series = 2 if overlap else 1
+    bias = step.weight(op.weights[0]).view(every, series, -1)
+
+    def advance(state: Tensor, token: int) -> None:
+        means = state.view(series, 3, -1)  # of the entry under way, then of the next
+        position = int(step.positions[token])
+        if position % every == 0:
+            means[0] = means[1] if overlap and position else _no_mean(means[0])
+            means[-1] = _no_mean(means[0]) if overlap else means[0]
+        gates = gate[token].view(series, -1) + bias[position % every]
+        for number, (value, weight) in enumerate(zip(kv[token].view(series, -1), gates, strict=True), start=1):
+            means[-number] = _taken(means[-number], value, weight)  # a token's values for the next entry come first
+        entry[token] = means[0, 2] / means[0, 1] if (position + 1) % every == 0 else 0.0
+
+    _over_tokens(op, step, advance)
+
+
+def _no_mean(like: Tensor) -> Tensor:
+    return torch.cat([torch.full_like(like[:1], -torch.inf), torch.zeros_like(like[1:])])
+
+
+def _taken(mean: Tensor, value: Tensor, weight: Tensor) -> Tensor:
+    """A mean under way with one value more."""
+    largest = torch.maximum(mean[0], weight)
+    kept, own = torch.exp(mean[0] - largest), torch.exp(weight - largest)
+    return torch.stack([largest, mean[1] * kept + own, mean[2] * kept + own * value])
+
+
 RECURRENT_OPERATIONS: Mapping[str, Operation] = {
+    "compress": _compress,
     "conv": _conv,
     "decay": _decay,
     "delta_rule": _delta_rule,

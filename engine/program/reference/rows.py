@@ -70,7 +70,8 @@ def _rope(op: Op, step: Step) -> None:
     dim, offset = int(op.attrs["dim"]), int(op.attrs["offset"])
     x = step.buffers[op.writes[0]]
     heads = x.view(len(x), int(op.attrs["heads"]), int(op.attrs["stride"]))[:, :, offset : offset + dim]
-    angles = step.positions[:, None].float() * torch.tensor(table.inv_freq, dtype=torch.float32)
+    positions = step.positions - step.positions % table.every
+    angles = positions[:, None].float() * torch.tensor(table.inv_freq, dtype=torch.float32)
     steps = (step.positions + table.growth_ahead) // table.growth_every
     scales = table.scale * (1 + table.growth * torch.log1p(steps.float()))[:, None, None]
     cosine, sine = (f(angles)[:, None, :] * scales for f in (torch.cos, torch.sin))

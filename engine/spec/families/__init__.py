@@ -13,6 +13,7 @@ from engine.spec.families.bailing import BAILING_FAMILIES
 from engine.spec.families.build import build
 from engine.spec.families.config import Config
 from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
+from engine.spec.families.deepseek_v4 import DEEPSEEK_V4_FAMILIES
 from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
@@ -53,6 +54,7 @@ FAMILIES: Mapping[str, Family] = {
         *DENSE_FAMILIES,
         *SPARSE_FAMILIES,
         *DEEPSEEK_FAMILIES,
+        *DEEPSEEK_V4_FAMILIES,
         *DELTA_FAMILIES,
         *HYBRID_FAMILIES,
         *BAILING_FAMILIES,

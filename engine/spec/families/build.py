@@ -8,6 +8,7 @@ from dataclasses import replace
 from engine.base.errors import UnsupportedError
 from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
+from engine.spec.families.compressed import compressed_mixers, layers_by_token, read_streams
 from engine.spec.families.config import Config, key
 from engine.spec.families.indexers import indexed_layers, read_indexer
 from engine.spec.families.layer_lists import OTHER_MODEL, layer_names, miscounted_layers, undefined_layer
@@ -20,6 +21,7 @@ from engine.spec.families.record import (
     SLIDING_LATE,
     SLIDING_MOST,
     AttentionRule,
+    CompressedRule,
     Family,
     GrowthRule,
     LatentRule,
@@ -42,6 +44,7 @@ from engine.spec.schema import (
     Attention,
     Dense,
     Experts,
+    Ffn,
     LatentAttention,
     Layer,
     LayerInputs,
@@ -56,6 +59,7 @@ LAYERS = key("num_hidden_layers", "n_layers")
 HIDDEN = key("hidden_size", "d_model")
 DENSE, SPARSE = "dense", "sparse"
 COMBINATIONS = {"sum": 1.0, "average": 0.5}
+MixerRule = AttentionRule | LatentRule | CompressedRule
 
 
 def build(family: Family, config: Config) -> Spec:
@@ -76,13 +80,14 @@ def build(family: Family, config: Config) -> Spec:
         context_length=context_length(config),
         tied_head=config.flag(key("tie_word_embeddings", default=False)),
         embedding_scale=config.number(family.embedding_scale)
-        * (config.integer(HIDDEN) ** 0.5 if config.flag(family.embedding_root) else 1.0),
+        * (config.integer(HIDDEN) ** 0.5 if family.embedding_root else 1.0),
         residual_scale=config.number(family.residual_scale),
         logit_scale=config.number(family.logit_scale) / logit_divisor,
         norm=_norm(family.norm, config),
         logit_softcap=config.number(family.logit_softcap),
         layer_inputs=_layer_inputs(family.layer_inputs, config),
         head_bias=config.flag(family.head_bias),
+        streams=None if family.streams is None else read_streams(family.streams, config),
     )
 
 
@@ -119,10 +124,22 @@ def _layers(family: Family, config: Config) -> list[Layer]:
     require(count <= MOST_LAYERS, f"{count} layers are more than the {MOST_LAYERS} that any model has")
     moe = _moe_layers(family.moe, config, count)
     dense = None if all(moe) else _dense(family, config)
-    ffns = [_experts(family, config.of_layer(layer)) if moe[layer] else dense for layer in range(count)]
+    ffns: list[Ffn | None] = [
+        _experts(family, config.of_layer(layer)) if moe[layer] else dense for layer in range(count)
+    ]
+    if family.moe is not None and any(moe):
+        by_token = layers_by_token(family.moe, config, count)
+        ffns = [_without_choice(ffn) if named else ffn for ffn, named in zip(ffns, by_token, strict=True)]
     mixers = _mixers(family, config, moe)
     layers = [Layer(mixer, ffn, family.residual) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
     return layers if family.shared_keys is None else with_shared_keys(layers, family.shared_keys, config)
+
+
+def _without_choice(ffn: Ffn | None) -> Ffn | None:
+    """Experts that a table names by token ids."""
+    if not isinstance(ffn, Moe):
+        return ffn
+    return replace(ffn, router=replace(ffn.router, by_token=True, choice_bias=False))
 
 
 def _single_part_layers(family: Family, rule: SinglePartRule, config: Config) -> list[Layer]:
@@ -145,6 +162,8 @@ def _recurrent(family: Family, config: Config) -> Mixer:
 def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
     """The mixer of every layer; `moe` says which have routed experts."""
     count = len(moe)
+    if isinstance(family.mixer, CompressedRule):
+        return list(compressed_mixers(family.mixer, config, count))
     if family.mixer.index is not None:
         mixer = _mixer(family.mixer, config, 0)
         assert mixer.indexer is not None, "a family with a rule has an indexer"
@@ -165,7 +184,7 @@ def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
     return [recurrent if keeps_state else attention for keeps_state in keep_states]
 
 
-def _windows(rule: AttentionRule | LatentRule, config: Config, count: int) -> list[int]:
+def _windows(rule: MixerRule, config: Config, count: int) -> list[int]:
     """For every layer the width of its attention window, 0 where it sees everything."""
     window = rule.window if isinstance(rule, AttentionRule) else None
     size = _window(window, config) if window and config.flag(window.enabled) else 0
@@ -234,12 +253,14 @@ def _moe_layers(rule: MoeRule | None, config: Config, count: int) -> list[bool]:
     return [first <= layer <= last and layer % step == offset and layer not in dense for layer in range(count)]
 
 
-def _mixer(rule: AttentionRule | LatentRule, config: Config, window: int) -> Attention | LatentAttention:
+def _mixer(rule: MixerRule, config: Config, window: int) -> Attention | LatentAttention:
     match rule:
         case AttentionRule():
             return _attention(rule, config, window)
         case LatentRule():
             return _latent_attention(rule, config)
+        case CompressedRule():
+            raise AssertionError("layers with compressed entries are made together")
 
 
 def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
@@ -329,6 +350,9 @@ def _dense(family: Family, config: Config) -> Dense:
 def _experts(family: Family, config: Config) -> Moe:
     rule, activation = family.moe, _activation(family, config)
     assert rule is not None, f"{family.name} has no experts"
+    limit = config.number(rule.limit)
+    if limit:
+        activation = Activation("limited_silu", limit=limit)
     experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
     return Moe(
         _router(rule, config),

@@ -144,6 +144,43 @@ class LatentRule:
 
 
 @dataclass(frozen=True)
+class CompressedRule:
+    """Attention to a window and to compressed entries (`engine.spec.compressed`).
+
+    A list `types` says what each layer sees, or a list `ratios` how many tokens its entries stand for. `theta` is that
+    of layers without entries. `rope_dim` counts the rotated values of a head, or `rope_share` is their share.
+    """
+
+    heads: Key
+    head_dim: Key
+    q_lora_rank: Key
+    out_groups: Key
+    out_rank: Key
+    window: Key
+    norm_eps: Key
+    types: Key
+    ratios: Key
+    sparse_rate: Key
+    heavy_rate: Key
+    index_heads: Key
+    index_head_dim: Key
+    index_top_k: Key
+    theta: Key
+    compress_theta: Key
+    rope_dim: Key
+    rope_share: Key
+
+
+@dataclass(frozen=True)
+class StreamsRule:
+    """A residual stream that is several (`engine.spec.streams`)."""
+
+    count: Key
+    iterations: Key
+    eps: Key
+
+
+@dataclass(frozen=True)
 class DeltaRule:
     """A gated delta net.
 
@@ -236,6 +273,9 @@ class MoeRule:
     `step`, or the one after `offset` others, and it must not be listed in `dense_layers`. A model of fewer than
     `fewest` has none at all.
     Where config.json names the `scoring`, `scorings` are the names that are known, and ours.
+
+    With a `limit` silu sees nothing beyond it. In the first `by_token` layers, or in those that a list `by_token_types`
+    calls so, a table says which experts a token goes to.
     """
 
     count: Key
@@ -266,6 +306,9 @@ class MoeRule:
     types: Key = NO_LAYERS
     layers: Key = NO_LAYERS
     enabled: Key | bool = True
+    limit: Key | float = 0.0
+    by_token: Key | int = 0
+    by_token_types: Key = NO_LAYERS
 
 
 @dataclass(frozen=True)
@@ -314,7 +357,7 @@ class Family:
     name: str
     architecture: str
     names: Names
-    mixer: AttentionRule | LatentRule
+    mixer: AttentionRule | LatentRule | CompressedRule
     windowed: AttentionRule | None = None
     unrouted: AttentionRule | None = None
     moe: MoeRule | None = None
@@ -323,6 +366,7 @@ class Family:
     norm_eps: Key | float = NORM_EPS
     norm: NormRule = NormRule()
     residual: Residual = PRE_NORM
+    streams: StreamsRule | None = None
     embedding_scale: Key | float = 1.0
     embedding_root: Key | bool = False
     residual_scale: Key | float = 1.0

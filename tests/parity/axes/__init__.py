@@ -1,6 +1,6 @@
 """Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
 
-from . import gemma, general, linear, llama4, plain, residual, sparse_attention
+from . import deepseek_v4, gemma, general, linear, llama4, plain, residual, sparse_attention
 
 SPEC_CHANGES = {
     **general.SPEC_CHANGES,
@@ -10,6 +10,7 @@ SPEC_CHANGES = {
     **plain.SPEC_CHANGES,
     **residual.SPEC_CHANGES,
     **sparse_attention.SPEC_CHANGES,
+    **deepseek_v4.SPEC_CHANGES,
 }
 DENSE_CHANGES = {
     **general.DENSE_CHANGES,
@@ -17,4 +18,5 @@ DENSE_CHANGES = {
     **linear.DENSE_CHANGES,
     **residual.DENSE_CHANGES,
     **sparse_attention.DENSE_CHANGES,
+    **deepseek_v4.DENSE_CHANGES,
 }

@@ -16,6 +16,7 @@ Field = tuple[str, str]
 NEEDS_NO_AXIS: Mapping[Field, str] = {
     ("Spec", "family"): "names tensors alone, which a conversion has read",
     ("Spec", "context_length"): "a limit: no operation reads it",
+    ("Spec", "streams"): "without them hidden states are narrower, and not to be compared; their fields have axes",
     ("Layer", "mixer"): "parts of another kind have other tensors; the fields of each have axes",
     ("Layer", "ffn"): "parts of another kind have other tensors; the fields of each have axes",
     ("DeltaNet", "channelwise"): "where the decay has a rank, which implies it; elsewhere a size",

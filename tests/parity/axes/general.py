@@ -80,6 +80,12 @@ def _other_activation(moe: Moe) -> Moe:
     return replace(moe, experts=replace(moe.experts, activation=other))
 
 
+def _fewer_experts(moe: Moe) -> Moe:
+    """One less for a token; where a table names them, there are as many as it has."""
+    router = moe.router
+    return moe if router.by_token else replace(moe, router=replace(router, top_k=max(1, router.top_k - 1)))
+
+
 def _no_clamp(moe: Moe) -> Moe:
     activation = moe.experts.activation
     changed = replace(activation, limit=100.0) if activation.name == "clamped_silu" else activation
@@ -159,7 +165,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "window - 1": attention(lambda mixer: _window(mixer, -1)),
     "window's layer": _one_layer_unwindowed,
     "dense biases": lambda spec: ffns(spec, Dense, lambda dense: replace(dense, bias=False)),
-    "top k": moe(lambda moe: replace(moe, router=replace(moe.router, top_k=max(1, moe.router.top_k - 1)))),
+    "top k": moe(_fewer_experts),
     "router normalises": moe(_otherwise_normalised),
     "router scale": moe(
         lambda moe: moe if moe.apart else replace(moe, router=replace(moe.router, scale=moe.router.scale * 1.1))
