@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.base.plain import finite, shortened, whole
@@ -146,6 +147,10 @@ class Config:
         if value is not None and not isinstance(value, dict):
             raise self._wrong(key(name), "an object", value)
         return Config(value or {}, f"{name} in {self.where}", self.layer)
+
+    def with_fields(self, fields: dict[str, Any]) -> Config:
+        """The same with these fields before its own, which are asked for where they lie."""
+        return replace(self, data=ChainMap(fields, cast("MutableMapping[str, Any]", self.data)))
 
     def only(self, name: str, allowed: tuple[Any, ...]) -> None:
         """Refuse a value that is there, not null, and not among `allowed`: what it asks for is not implemented.

@@ -22,7 +22,7 @@ def of_layer(config: Config, layer: int) -> Config:
     for name in fields:
         if name not in OWN_FIELDS:
             raise UnsupportedError(f"{config.where} has another {name} for layer {layer}.", OTHER_MODEL)
-    return Config({**config.data, OWN: fields}, config.where)
+    return config.with_fields({OWN: fields})
 
 
 def with_shared_keys(layers: Sequence[Layer], rule: SharedKeysRule, config: Config) -> list[Layer]:
