@@ -80,7 +80,7 @@ def build(family: Family, config: Config) -> Spec:
         context_length=context_length(config),
         tied_head=config.flag(key("tie_word_embeddings", default=False)),
         embedding_scale=config.number(family.embedding_scale)
-        * (config.integer(HIDDEN) ** 0.5 if family.embedding_root else 1.0),
+        * (config.integer(HIDDEN) ** 0.5 if config.flag(family.embedding_root) else 1.0),
         residual_scale=config.number(family.residual_scale),
         logit_scale=config.number(family.logit_scale) / logit_divisor,
         norm=_norm(family.norm, config),

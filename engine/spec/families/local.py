@@ -11,12 +11,14 @@ from engine.spec.families.record import (
     SLIDING_MOST,
     AttentionRule,
     Family,
+    MoeRule,
     RopeRule,
     SharedRule,
     WindowRule,
 )
 from engine.spec.families.sigmoid_routed import LAYER_KINDS, MOE
 from engine.spec.names import Names, Skipped
+from engine.spec.residual import Residual
 
 # K-EXAONE: positions are rotated in the layers with a window alone.
 EXAONE_EVERYWHERE = AttentionRule(
@@ -103,4 +105,55 @@ MIMO_V2_FLASH = Family(
     },
 )
 
-LOCAL_FAMILIES = (EXAONE_MOE, MIMO_V2_FLASH)
+# Trinity: gated attention, rotated in the layers with a window alone, and norms before and after every part.
+AFMOE_EVERYWHERE = AttentionRule(
+    head_dim=key("head_dim", default=128),
+    qk_norm="head",
+    qkv_bias=ATTENTION_BIAS,
+    o_bias=ATTENTION_BIAS,
+    rope=None,
+    gated=True,
+    window=WindowRule(
+        size=key("sliding_window", default=1024),
+        typed=True,
+        layers=SLIDING_MOST,
+        interval=key("global_attn_every_n_layers", default=4),
+    ),
+)
+AFMOE = Family(
+    name="afmoe",
+    architecture="AfmoeForCausalLM",
+    names=Names(
+        (
+            in_layer("post_attention_layernorm.weight", "attn_post_norm"),
+            in_layer("pre_mlp_layernorm.weight", "ffn_norm"),
+            in_layer("post_mlp_layernorm.weight", "ffn_post_norm"),
+            *(source for source in DECODER if source.holds != ("ffn_norm",)),
+            in_layer("self_attn.gate_proj.weight", "attn.gate"),
+            in_layer("mlp.router.gate.weight", "router"),
+            in_layer("mlp.expert_bias", "router_choice_bias"),
+            *EXPERTS,
+            *SHARED_EXPERTS,
+        ),
+        SKIPPED,
+    ),
+    mixer=AFMOE_EVERYWHERE,
+    windowed=replace(AFMOE_EVERYWHERE, rope=RopeRule()),
+    moe=MoeRule(
+        count=key("num_experts"),
+        top_k=key("num_experts_per_tok"),
+        width=key("moe_intermediate_size"),
+        scoring="sigmoid",
+        normalize=True,
+        scale=key("route_scale", default=1.0),
+        choice_bias=True,
+        shared=SharedRule(key("moe_intermediate_size"), count=key("num_shared_experts", default=2)),
+        first_dense=key("num_dense_layers", default=1),
+    ),
+    residual=Residual("sandwich"),
+    embedding_root=key("mup_enabled", default=False),
+    norm_eps=key("rms_norm_eps", default=1e-5),
+    only={"n_group": (1,), "topk_group": (1,), "route_norm": (True,), "score_func": ("sigmoid",)},
+)
+
+LOCAL_FAMILIES = (EXAONE_MOE, MIMO_V2_FLASH, AFMOE)

@@ -91,6 +91,23 @@ ODD_HY = {
     "mlp_layer_types": ["sparse", "dense", "sparse"],
     "router_scaling_factor": 1.3,
 }
+AFMOE = {
+    **EIGHT,
+    "moe_intermediate_size": 48,
+    "sliding_window": 12,
+    "global_attn_every_n_layers": 3,
+    "mup_enabled": True,
+    "route_scale": 1.7,
+}
+ODD_AFMOE = {
+    **SEVEN,
+    **BIASES,
+    "moe_intermediate_size": 28,
+    "num_shared_experts": 1,
+    "num_dense_layers": 0,
+    "sliding_window": 7,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+}
 
 PLAIN_CASES = (
     Case("glm4_moe", "glm4_moe", {**HEAD, **ROUTED, **PARTLY, "use_qk_norm": True, **BIASES}),
@@ -113,6 +130,8 @@ PLAIN_CASES = (
     Case("exaone_moe-odd-mixed-layers", "exaone_moe", {**ODD, **ODD_HEAD, **ODD_EXAONE}),
     Case("mimo_v2_flash", "mimo_v2_flash", MIMO),
     Case("mimo_v2_flash-odd-groups", "mimo_v2_flash", {**ODD, **ODD_MIMO}),
+    Case("afmoe", "afmoe", {**HEAD, **AFMOE}),
+    Case("afmoe-odd-biased", "afmoe", {**ODD, **ODD_HEAD, **ODD_AFMOE}),
     Case("hunyuan_v1_moe", "hunyuan_v1_moe", {**HEAD, **HUNYUAN, **rope("dynamic", factor=1.0, alpha=50.0)}),
     Case("hunyuan_v1_moe-listed", "hunyuan_v1_moe", {**HEAD, **HUNYUAN, "moe_topk": [3, 2, 1]}),
     Case("hunyuan_v1_moe-odd-biased", "hunyuan_v1_moe", {**ODD, **ODD_HEAD, **SEVEN, **BIASES, "moe_topk": 3}),
