@@ -138,6 +138,7 @@ def _compressed(format_name: str, scheme: _CompressedTensors) -> dict[str, Any]:
 _MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 _FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 _LINEARS = r"\.((shared_)?experts(\.\d+)?|self_attn)\.\w*_proj\w*\.weight$"
+_INDEXED_LINEARS = _LINEARS + r"|\.indexer\.w(q_b|k)\.weight$"
 # Qwen leaves alone what gives the strengths of updates and their decay.
 _QWEN_LINEARS = r"\.(shared_expert|experts\.\d+|self_attn|linear_attn)\.(?!in_proj_[ab])\w*proj\w*\.weight$"
 _NEMOTRON_LINEARS = r"\.mixer\.((shared_)?experts\.(\d+\.)?)?\w+_proj\.weight$"
@@ -157,6 +158,9 @@ VENDORS: Mapping[tuple[str, str], Vendor] = {
     ("qwen3_moe", "mxfp8"): Vendor(_compressed("mxfp8-quantized", _MXFP8), _LINEARS, _MXFP8),
     ("qwen3_moe", "nvfp4"): Vendor(_compressed("nvfp4-pack-quantized", _NVFP4), _LINEARS, _NVFP4),
     ("mixtral", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
+    ("deepseek_v32", "fp8"): Vendor(_FP8, _INDEXED_LINEARS, _Fp8Blocks()),
+    ("glm_moe_dsa", "fp8"): Vendor(_FP8, _INDEXED_LINEARS, _Fp8Blocks()),
+    ("glm_moe_dsa", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("glm4_moe", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("glm4_moe", "fp8"): Vendor(_compressed("float-quantized", _FP8_ROWS), _LINEARS, _FP8_ROWS),
     ("minimax_m2", "fp8"): Vendor(_FP8, _MINIMAX_LINEARS, _Fp8Blocks()),

@@ -58,6 +58,7 @@ DEEPSEEK_V32 = Family(
     mixer=LatentRule(rope=RopeRule(pairs=True), index=INDEX),
     moe=DEEPSEEK_MOE,
     only={**ONLY, "indexer_rope_interleave": (False,)},
+    tested=("f32", "fp8"),
 )
 
 # GLM-5. From GLM-5.2 on most layers share a selection; some checkpoints keep an indexer there all the same.
@@ -84,6 +85,7 @@ GLM_MOE_DSA = Family(
     moe=DEEPSEEK_MOE,
     norm_eps=key("rms_norm_eps", default=1e-5),
     only={**ONLY, "indexer_rope_interleave": (True,), "layer_types": ("indexed_attention",)},
+    tested=("f32", "fp8", "nvfp4"),
 )
 
 INDEX_PARTS = ("q", "k")

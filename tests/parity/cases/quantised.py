@@ -33,6 +33,8 @@ QUANTISED_GLM = {
     **{"hidden_size": 256, "n_routed_experts": 6, "moe_intermediate_size": 128, "n_shared_experts": 1},
     **{"first_k_dense_replace": 0, "n_group": 1, "topk_group": 1, "attention_bias": True, "use_qk_norm": True},
 }
+# All is seen: what rounding does to scores could choose otherwise, which no bound of differences allows for.
+QUANTISED_INDEX = {**QUANTISED_LATENT, "index_topk": 64, "index_n_heads": 4, "index_head_dim": 64}
 QUANTISED_CASES = {
     "qwen3_moe": Case(
         "qwen3_moe-quantised",
@@ -53,4 +55,8 @@ QUANTISED_CASES = {
         {**QUANTISED, "hidden_size": 256, "num_local_experts": 6, "intermediate_size": 128, "rotary_dim": 16},
     ),
     "deepseek_v3": Case("deepseek_v3-quantised", "deepseek_v3", QUANTISED_LATENT),
+    "deepseek_v32": Case("deepseek_v32-quantised", "deepseek_v32", QUANTISED_INDEX),
+    "glm_moe_dsa": Case(
+        "glm_moe_dsa-quantised", "glm_moe_dsa", {**QUANTISED_INDEX, "indexer_types": ["full", "shared"]}
+    ),
 }
