@@ -125,6 +125,36 @@ def _modelopt_nvfp4(name: str, values: torch.Tensor) -> tuple[Tensors, torch.Ten
     return stored | {f"{stem}input_scale": torch.tensor(0.25)}, dequantised
 
 
+PUBLISHED_AS = (  # by DeepSeek, what transformers writes in another way
+    (r"^model\.", ""),
+    (r"^embed_tokens\.", "embed."),
+    (r"^hc_head\.hc_", "hc_head_"),
+    (r"\.attn\.norm\.", ".attn.kv_norm."),
+)
+
+
+def _as_deepseek_v4(name: str, values: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Experts in four bits, projections of whole blocks in eight, scales that are powers of two; its own names."""
+    stored = name
+    for theirs, published in PUBLISHED_AS:
+        stored = re.sub(theirs, published, stored)
+    scaled = f"{stored.removesuffix('weight')}scale"
+    if ".experts." in name:
+        kept, _ = _MXFP4.compress(values)
+        codes, scales = kept["weight_packed"], kept["weight_scale"]
+        blocks = codes.reshape(1, *scales.shape, 16)
+        dequantised = convert_moe_packed_tensors(blocks, scales[None], dtype=torch.float32)[0].T.contiguous()
+        return {stored: codes.view(torch.int8), scaled: scales.view(torch.float8_e8m0fnu)}, dequantised
+    if not re.search(r"\.attn\.w\w+\.weight$", name) or any(size % 128 for size in values.shape):
+        return {stored: values}, values
+    tiles = values.unflatten(1, (-1, 128)).unflatten(0, (-1, 128))
+    powers = torch.exp2(torch.ceil(torch.log2(tiles.abs().amax((1, 3), keepdim=True) / 448)))
+    eighths = (tiles / powers).to(torch.float8_e4m3fn)
+    scales = powers[:, 0, :, 0].to(torch.float8_e8m0fnu)
+    dequantised = (eighths.float() * powers).flatten(2).flatten(0, 1)
+    return {stored: eighths.flatten(2).flatten(0, 1), scaled: scales}, dequantised
+
+
 def _compressed(format_name: str, scheme: _CompressedTensors) -> dict[str, Any]:
     weights = {"targets": ["Linear"], "weights": scheme.arguments.model_dump(mode="json")}
     return {
@@ -165,5 +195,6 @@ VENDORS: Mapping[tuple[str, str], Vendor] = {
     ("glm4_moe", "fp8"): Vendor(_compressed("float-quantized", _FP8_ROWS), _LINEARS, _FP8_ROWS),
     ("minimax_m2", "fp8"): Vendor(_FP8, _MINIMAX_LINEARS, _Fp8Blocks()),
     ("minimax_m2", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
+    ("deepseek_v4", "mxfp4"): Vendor({**_FP8, "fmt": "e4m3", "scale_fmt": "ue8m0"}, "", _as_deepseek_v4),
     ("gpt_oss", "mxfp4"): Vendor({"quant_method": "mxfp4"}, _FUSED, _as_gpt_oss),
 }

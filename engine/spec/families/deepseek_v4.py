@@ -117,6 +117,7 @@ DEEPSEEK_V4 = Family(
         by_token_types=key("mlp_layer_types", default=()),
     ),
     dense_width=None,
+    tested=("f32", "mxfp4"),
     streams=StreamsRule(
         count=key("hc_mult", default=4),
         iterations=key("hc_sinkhorn_iters", default=20),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .case import Case
+from .deepseek_v4 import COMPRESSED, HEAVY, SPARSE
 from .recurrent import ATTENDS, NEMOTRON, STATE_SPACE
 from .sparse import GPT_OSS, QWEN_MOE
 
@@ -35,7 +36,19 @@ QUANTISED_GLM = {
 }
 # All is seen: what rounding does to scores could choose otherwise, which no bound of differences allows for.
 QUANTISED_INDEX = {**QUANTISED_LATENT, "index_topk": 64, "index_n_heads": 4, "index_head_dim": 64}
+QUANTISED_COMPRESSED = {
+    **COMPRESSED,
+    **{"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 2, "head_dim": 128, "q_lora_rank": 128},
+    **{"o_groups": 2, "o_lora_rank": 64, "intermediate_size": 128, "n_routed_experts": 6, "num_experts_per_tok": 2},
+    **{
+        "partial_rotary_factor": 0.125,
+        "index_topk": 16,
+        "layer_types": [SPARSE, HEAVY],
+        "mlp_layer_types": ["hash_moe", "moe"],
+    },
+}
 QUANTISED_CASES = {
+    "deepseek_v4": Case("deepseek_v4-quantised", "deepseek_v4", QUANTISED_COMPRESSED),
     "qwen3_moe": Case(
         "qwen3_moe-quantised",
         "qwen3_moe",
