@@ -8,7 +8,13 @@ inline constexpr int kRouteExperts = 4096;  // the most of a layer
 inline constexpr int kRouteGroups = 256;
 inline constexpr int kRouteChosen = 64;  // experts of a token
 
-enum RouteScoring : int { kRouteSoftmax = 0, kRouteSigmoid = 1, kRouteSoftmaxTopK = 2, kRouteSqrtSoftplus = 3, kRouteSparseMixer = 4 };
+enum RouteScoring : int {
+    kRouteSoftmax = 0,
+    kRouteSigmoid = 1,
+    kRouteSoftmaxTopK = 2,
+    kRouteSqrtSoftplus = 3,
+    kRouteSparseMixer = 4
+};
 
 // The functions below are called by all lanes of the warp, on shared memory, and give every lane the same answer.
 
@@ -108,7 +114,8 @@ static inline void close_groups(const float* choice, uint8_t* taken, int experts
     __syncwarp();
 }
 
-// The share of the expert chosen[place] among those that are near it and were not chosen before it; `shares` is scratch.
+// The share of the expert chosen[place] among those that are near it and were not chosen before it; `shares` is
+// scratch.
 static inline float sparse_share(const float* scores, const int* chosen, int place, int experts, float jitter,
                                  float* shares) {
     const float best = scores[chosen[place]];

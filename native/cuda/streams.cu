@@ -1,7 +1,7 @@
-// Hyper-connections: the weights that mix the streams of a token, and what is made of the streams with them. Rows at and
-// beyond *rows are left alone. Strides are in values.
-#include "cuda/device.h"
+// Hyper-connections: the weights that mix the streams of a token, and what is made of the streams with them. Rows at
+// and beyond *rows are left alone. Strides are in values.
 #include "core/streams.h"
+#include "cuda/device.h"
 
 namespace freetoken {
 
@@ -28,9 +28,8 @@ extern "C" __global__ void collapse_rows(const float* x, int x_stride, const flo
 }
 
 // Every stream becomes its share of the part and a mixture of all streams: a thread a value of each.
-extern "C" __global__ void expand_rows(float* x, int x_stride, const float* part, int part_stride,
-                                       const float* weights, int weight_stride, int streams, int width,
-                                       const int* rows) {
+extern "C" __global__ void expand_rows(float* x, int x_stride, const float* part, int part_stride, const float* weights,
+                                       int weight_stride, int streams, int width, const int* rows) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     const int row = static_cast<int>(blockIdx.y);
     if (row >= *rows || i >= width) return;

@@ -15,8 +15,8 @@ size_t row_stride(int width) {
 
 }  // namespace
 
-Builder::Builder(const ModelSpec& model, const Settings& settings, const Machine& machine,
-                 ContextStore& context, Storage& storage)
+Builder::Builder(const ModelSpec& model, const Settings& settings, const Machine& machine, ContextStore& context,
+                 Storage& storage)
     : model_(model), settings_(settings), machine_(machine), context_(context), storage_(storage) {
     allocate_buffers();
     for (const BufferSpec& spec : model.program.buffers) {

@@ -22,7 +22,7 @@ struct Queries {
     const Sequence* sequence = nullptr;
     int token = 0;  // in the batch
     int count = 0;
-    int entries = 0;           // that the last of them sees; 0: none of them needs a score
+    int entries = 0;          // that the last of them sees; 0: none of them needs a score
     size_t first_scores = 0;  // of its blocks', where blocks are shared out
 
     int blocks() const { return (entries + kAttentionBlock - 1) / kAttentionBlock; }
@@ -56,7 +56,8 @@ public:
     Work prepare(int phase, const Step& step) override {
         switch (phase) {
             case 0:
-                return {{k_ == nullptr ? 0 : static_cast<uint32_t>(step.tokens), 4}, step.tokens * choice_.kernel.k_dim};
+                return {{k_ == nullptr ? 0 : static_cast<uint32_t>(step.tokens), 4},
+                        step.tokens * choice_.kernel.k_dim};
             case 1:
                 return plan(step);
             default:

@@ -62,8 +62,8 @@ std::unique_ptr<Operation> make_compress(const OpReader& op) {
         run.state = state_values + first;
         operations.compress(run);
     };
-    return std::make_unique<Recurrence>(op.builder.states(), state,
-                                        cut_channels(dim, overlap ? 6 : 3, machine.threads), kTokenCost * values, body);
+    return std::make_unique<Recurrence>(op.builder.states(), state, cut_channels(dim, overlap ? 6 : 3, machine.threads),
+                                        kTokenCost * values, body);
 }
 
 }  // namespace freetoken

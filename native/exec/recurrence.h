@@ -29,8 +29,8 @@ int64_t part_values(int64_t state_values, int threads);
 // Runs the tokens of every sequence in order, part by part, and copies the state to where it is saved.
 class Recurrence final : public Operation {
 public:
-    // Tokens [token, token + tokens) of the batch, which are of one sequence, from a position on; `state` is that of all
-    // parts.
+    // Tokens [token, token + tokens) of the batch, which are of one sequence, from a position on; `state` is that of
+    // all parts.
     using Body = std::function<void(const StatePart& part, int token, int tokens, int position, float* state)>;
 
     // `cost` of one token, in values touched.

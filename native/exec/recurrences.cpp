@@ -161,8 +161,8 @@ std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
     const int state = state_of(op, values);
     const Machine& machine = op.builder.machine();
     const Operations& operations = *machine.operations;
-    const auto body = [=, &q, &k, &v, &g, &b, &o, &operations](const StatePart& part, int token, int tokens, int /*position*/,
-                                                               float* values) {
+    const auto body = [=, &q, &k, &v, &g, &b, &o, &operations](const StatePart& part, int token, int tokens,
+                                                               int /*position*/, float* values) {
         const auto head = static_cast<size_t>(part.head);
         const size_t keys = head / static_cast<size_t>(heads / key_heads) * static_cast<size_t>(k_dim);
         const size_t columns = head * static_cast<size_t>(v_dim) + static_cast<size_t>(part.first);
@@ -229,8 +229,8 @@ std::unique_ptr<Operation> make_ssm(const OpReader& op) {
                          : cut_rows(shape, wanted);
     std::vector<float> rates = below_zero(op.vector(0, a_width), static_cast<size_t>(a_width));
     if (shape.by_channel) rates = in_blocks(rates.data(), shape.heads, shape.state_dim);
-    const auto body = [=, &x, &dt, &b, &c, &y, &operations, a = std::move(rates)](const StatePart& part, int token,
-                                                                                  int tokens, int /*position*/, float* values) {
+    const auto body = [=, &x, &dt, &b, &c, &y, &operations, a = std::move(rates)](
+                          const StatePart& part, int token, int tokens, int /*position*/, float* values) {
         SsmShape with_a = shape;
         with_a.a = a.data();
         SsmRun run;

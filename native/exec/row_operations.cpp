@@ -186,9 +186,8 @@ std::unique_ptr<Operation> make_scale(const OpReader& op) {
     op.require(&op.read(0) == &x, "scales in place");
     const float factor = *op.vector(0, 1);
     const Operations& operations = *op.builder.machine().operations;
-    return row_operation(x, x.width, [=, &x, &operations](const Step&, int row) {
-        operations.scale(x.row(row), factor, x.width);
-    });
+    return row_operation(x, x.width,
+                         [=, &x, &operations](const Step&, int row) { operations.scale(x.row(row), factor, x.width); });
 }
 
 std::unique_ptr<Operation> make_select(const OpReader& op) {
@@ -275,8 +274,8 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
                              int32_t* chosen = ids.int_row(row);
                              const int32_t* given = routing.forced(layer, row);
                              if (given == nullptr && !table.empty())
-                                 given = table.data() + static_cast<size_t>(step.ids[row]) *
-                                                            static_cast<size_t>(shape.top_k);
+                                 given = table.data() +
+                                         static_cast<size_t>(step.ids[row]) * static_cast<size_t>(shape.top_k);
                              if (given != nullptr) {
                                  std::copy_n(given, shape.top_k, chosen);
                                  operations.weigh(shape, logits.row(row), scratch, chosen, weights.row(row));

@@ -1,9 +1,10 @@
 // Operations of a residual stream that is several: the weights that mix them, and what is made of them.
+#include "core/streams.h"
+
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "core/streams.h"
 #include "exec/builder.h"
 
 namespace freetoken {

@@ -166,8 +166,8 @@ struct Operations {
     // Values of `scratch` (64-byte aligned) that attend_block needs for a shape.
     size_t (*attention_scratch)(const AttentionShape& shape);
 
-    // The part of positions [256 * block, 256 * block + 256) that each row may see; of a selection, its entries by their
-    // places in it.
+    // The part of positions [256 * block, 256 * block + 256) that each row may see; of a selection, its entries by
+    // their places in it.
     void (*attend_block)(const AttentionShape& shape, const AttentionSpan& span, int block, float* scratch,
                          const AttentionPart& part);
 
@@ -202,8 +202,8 @@ struct Operations {
     // What a token's streams are mixed by, in place of their projection: native/core/streams.h.
     void (*stream_weights)(const StreamShape& shape, const float* base, const float* scale, float* weights);
 
-    // Streams of n values each: x[s] = post[s] * part + sum over others ascending of comb[other][s] * x[other]. `weights`
-    // are `streams` others, post and comb.
+    // Streams of n values each: x[s] = post[s] * part + sum over others ascending of comb[other][s] * x[other].
+    // `weights` are `streams` others, post and comb.
     void (*expand_streams)(int streams, int n, const float* part, const float* weights, float* x);
 
     // Each runs all tokens of its argument in order and leaves the state after the last.
