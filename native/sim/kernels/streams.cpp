@@ -1,6 +1,6 @@
-#include "cuda/streams.cu"
-
 #include "sim/emulation.h"
+
+#include "cuda/streams.cu"
 
 SIM_KERNEL_FLAT(stream_weights_rows);
 SIM_KERNEL_FLAT(collapse_rows);
