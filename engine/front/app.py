@@ -20,6 +20,7 @@ from engine.front.control import Control
 from engine.front.dialects import dialect_of, our_mistake, status_of
 from engine.front.fields import shortened
 from engine.front.guard import Guard
+from engine.front.limits import Limits
 from engine.front.metrics import metrics_route
 from engine.front.ollama_api.routes import Ollama
 from engine.front.openai_api.routes import OpenAI
@@ -29,17 +30,19 @@ from engine.front.supervisor import Supervisor
 
 def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
     """What the TCP port serves: the interfaces and the counters, behind the guard."""
-    return Guard(_app([_health(), *_interfaces(supervisor)]), config)
+    return Guard(_app([_health(), *_interfaces(supervisor)], config.limits), config)
 
 
-def private_app(supervisor: Supervisor, address: tuple[str, int] | None, shut_down: Callable[[], None]) -> ASGIApp:
+def private_app(
+    supervisor: Supervisor, limits: Limits, address: tuple[str, int] | None, shut_down: Callable[[], None]
+) -> ASGIApp:
     """What the Unix socket serves: the same, and control. The socket's mode is its guard.
 
     `address` is what the TCP port is bound to; /health tells it here, because a port of 0 becomes a real one.
     """
     host, port = address or (None, None)
     control = Control(supervisor, shut_down).routes()
-    return _app([_health(host=host, port=port), *_interfaces(supervisor), *control])
+    return _app([_health(host=host, port=port), *_interfaces(supervisor), *control], limits)
 
 
 def _interfaces(supervisor: Supervisor) -> list[Route]:
@@ -56,8 +59,8 @@ def _health(**more: str | int | None) -> Route:
     return Route("/health", health, methods=["GET"])
 
 
-def _app(routes: list[Route]) -> Starlette:
-    return Starlette(
+def _app(routes: list[Route], limits: Limits) -> Starlette:
+    app = Starlette(
         routes=routes,
         exception_handlers={
             FreetokenError: _tell,
@@ -66,6 +69,8 @@ def _app(routes: list[Route]) -> Starlette:
             Exception: _tell_unexpected,
         },
     )
+    app.state.limits = limits
+    return app
 
 
 async def _tell(request: Request, error: Exception) -> Response:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.base.errors import UsageError
+from engine.front.limits import Limits
 
 BACKGROUND_IDLE_SECONDS = 60.0
 
@@ -32,6 +33,7 @@ class FrontConfig:
     idle_exit: float = BACKGROUND_IDLE_SECONDS
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if self.port is not None and not self.loopback and not self.api_key:
@@ -69,6 +71,8 @@ class FrontConfig:
         for name in ("allowed_hosts", "allowed_origins"):
             values[name] = tuple(values.get(name, ()))
         try:
+            if "limits" in values:
+                values["limits"] = Limits(**values["limits"])
             return FrontConfig(**values)
         except TypeError as error:
             raise UsageError(f"The front's configuration is not understood: {error}.") from None

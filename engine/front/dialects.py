@@ -38,6 +38,10 @@ class TooLargeError(UsageError):
     """A body that is longer than any request may be."""
 
 
+class TooSlowError(UsageError):
+    """A body that did not come in time."""
+
+
 class Dialect(Protocol):
     """One interface's manner of speaking."""
 
@@ -147,6 +151,8 @@ def status_of(error: FreetokenError) -> int:
     """The HTTP status that fits an error."""
     if isinstance(error, TooLargeError):
         return 413
+    if isinstance(error, TooSlowError):
+        return 408
     if isinstance(error, NotFoundError):
         return 404
     if isinstance(error, BusyError | NoRoomError):

@@ -11,8 +11,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.front.config import FrontConfig, is_loopback
 
-_CORS_METHODS = "GET, POST, OPTIONS"
-_CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta"
+_CORS_METHODS = "GET, POST, DELETE, OPTIONS"
+# What a page may send: the keys and versions of every interface, and what the official clients add of their own.
+_CORS_HEADERS = ", ".join(
+    (
+        *("Accept", "Authorization", "Content-Type", "User-Agent", "X-Api-Key", "X-Request-Id"),
+        *("OpenAI-Organization", "OpenAI-Project", "OpenAI-Beta"),
+        *("Anthropic-Version", "Anthropic-Beta", "Anthropic-Dangerous-Direct-Browser-Access"),
+        *(
+            f"X-Stainless-{name}"
+            for name in (
+                *("Arch", "Helper-Method", "Lang", "OS", "Package-Version", "Poll-Helper", "Retry-Count"),
+                *("Runtime", "Runtime-Version", "Timeout"),
+            )
+        ),
+    )
+)
+_CORS_EXPOSED = "X-Freetoken-Ignored"
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]\\]+)(:[0-9]*)?")
 
 
@@ -100,6 +115,7 @@ def _allowing(send: Send, origin: str | None) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = _CORS_EXPOSED
             headers.add_vary_header("Origin")
         await send(message)
 

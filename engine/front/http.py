@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from engine.base.errors import (
     BusyError,
@@ -21,9 +21,9 @@ from engine.base.errors import (
     NotFoundError,
     UsageError,
 )
-from engine.front.dialects import OPENAI, Dialect, TooLargeError, our_mistake
+from engine.front.dialects import OPENAI, Dialect, TooLargeError, TooSlowError, our_mistake
+from engine.front.limits import Limits
 
-LARGEST_BODY = 32 * 2**20
 _QUICK_BODY = 2**18  # bytes that are parsed in a few milliseconds
 _LOG = logging.getLogger(__name__)
 
@@ -32,17 +32,41 @@ Events = AsyncGenerator[dict[str, Any] | str, None]  # JSON objects, or text for
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """The request's JSON object. UsageError for anything else, TooLargeError past the bound."""
-    parts: list[bytes] = []
-    size = 0
+    """The request's JSON object. UsageError for anything else, TooLargeError and TooSlowError past the bounds."""
+    limits = _limits(request.scope)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            data = await _read(request, limits.body_bytes)
+    except TimeoutError:
+        raise TooSlowError(
+            f"The request's body did not come within {limits.body_seconds:.0f} seconds.", "Send it again."
+        ) from None
+    # A long conversation must not hold up everybody else's tokens.
+    return await asyncio.to_thread(_parse, data) if len(data) > _QUICK_BODY else _parse(data)
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """The body. One that says that it is too long is not waited for."""
+    size, parts = 0, list[bytes]()
+    told = request.headers.get("content-length", "")
+    if told.isdecimal() and int(told[:20]) > most:
+        raise _too_large(most)
     async for part in request.stream():
         size += len(part)
-        if size > LARGEST_BODY:
-            raise TooLargeError(f"The request's body is longer than {LARGEST_BODY} bytes.", "Send less at once.")
+        if size > most:
+            raise _too_large(most)
         parts.append(part)
-    data = b"".join(parts)
-    # A long conversation must not hold up everybody else's tokens.
-    return await asyncio.to_thread(_parse, data) if size > _QUICK_BODY else _parse(data)
+    return b"".join(parts)
+
+
+def _too_large(most: int) -> TooLargeError:
+    return TooLargeError(f"The request's body is longer than {most} bytes.", "Send less at once.")
+
+
+def _limits(scope: Scope) -> Limits:
+    """Those of the app that a request was sent to."""
+    limits: Limits = scope["app"].state.limits
+    return limits
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -121,14 +145,17 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._on_close = on_close
+        self._silent_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = asyncio.create_task(self._write(send))
         watcher = asyncio.create_task(_disconnected(receive))
+        comments = asyncio.create_task(self._comment(send, _limits(scope).silent_seconds))
         try:
             await asyncio.wait({writer, watcher}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             watcher.cancel()
+            comments.cancel()
             writer.cancel()
             try:
                 with suppress(asyncio.CancelledError, OSError):
@@ -137,11 +164,37 @@ class EventStream(Response):
                 await asyncio.shield(self._on_close())
 
     async def _write(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        self._silent_since = clock()
         async with aclosing(_frames(self._events, self._dialect)) as frames:
             async for data in frames:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                self._silent_since = None
+                await send(_part(data))
+                self._silent_since = clock()
+        self._silent_since = None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _comment(self, send: Send, silence: float) -> None:
+        """Say something whenever nothing was said for so long, so that nobody takes the connection for dead.
+
+        Events go out in one piece, and none is on its way while it is known since when the stream is silent.
+        """
+        comment = self._dialect.comment("still at it")
+        wait = silence
+        while comment:
+            await asyncio.sleep(wait)
+            wait = silence
+            if self._silent_since is not None:
+                now = asyncio.get_running_loop().time()
+                wait = self._silent_since + silence - now
+                if wait <= 0:
+                    await send(_part(comment))
+                    wait = silence
+
+
+def _part(data: bytes) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": True}
 
 
 async def _frames(events: Events, dialect: Dialect) -> AsyncGenerator[bytes, None]:

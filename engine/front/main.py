@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
+    from engine.front.limits import Limits
     from engine.front.supervisor import Supervisor
 
 DRAIN_SECONDS = 2.0  # what answers in progress get when the front is told to stop
+LAST_WORDS_SECONDS = 1.0  # what clients get then to read how it ended
 IDLE_CHECK_SECONDS = 1.0
 
 
@@ -58,14 +60,16 @@ async def _serve(
     # Imported here: a front that finds the lock or the port taken should say so at once.
     from engine.files.store import Store
     from engine.front.app import private_app, public_app
+    from engine.front.connection import notice_lost_peers
     from engine.front.supervisor import Supervisor
 
     supervisor = Supervisor(Store(config.store), config.keep_alive, worker_command, config.profile)
     address = None if public is None else public.getsockname()[:2]
-    servers = [_server(private_app(supervisor, address, stopped.set))]
+    servers = [_server(private_app(supervisor, config.limits, address, stopped.set), config.limits)]
     listeners = [private]
     if public is not None:
-        servers.append(_server(public_app(supervisor, config)))
+        notice_lost_peers(public, config.limits)
+        servers.append(_server(public_app(supervisor, config), config.limits))
         listeners.append(public)
     serving = [
         asyncio.create_task(server.serve(sockets=[listener]))
@@ -79,6 +83,10 @@ async def _serve(
     await asyncio.wait(serving, timeout=DRAIN_SECONDS)
     # Answers that are still in progress end with an error event, then their connections close.
     await supervisor.close()
+    await asyncio.wait(serving, timeout=LAST_WORDS_SECONDS)
+    for server in servers:
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()  # of a client that does not read
     await asyncio.gather(*serving)
 
 
@@ -89,9 +97,11 @@ async def _stop_when_idle(supervisor: Supervisor, most: float, stopped: asyncio.
     stopped.set()
 
 
-def _server(app: ASGIApp) -> uvicorn.Server:
+def _server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
     """A server that leaves signals to us: two of them run side by side."""
     import uvicorn
+
+    from engine.front.connection import connections_within
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -101,7 +111,7 @@ def _server(app: ASGIApp) -> uvicorn.Server:
     return Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=connections_within(limits),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -109,6 +119,7 @@ def _server(app: ASGIApp) -> uvicorn.Server:
             log_level="error",  # what strangers send wrong is theirs to know, and would fill the log
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=int(DRAIN_SECONDS) + 1,
+            timeout_keep_alive=limits.idle_seconds,
+            timeout_graceful_shutdown=10,  # it never comes to that: `_serve` is done earlier
         )
     )

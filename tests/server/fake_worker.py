@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import engine.worker.engine
 from engine.base.errors import CorruptFileError, NoRoomError
 from engine.base.units import parse_experts
 from engine.memory.blocks import ContextRoom
+from engine.program.executor import Floats
 from engine.worker.loaded import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
 from tests.unit.fake_device import FakeDevice, fake_device_model
 from tests.unit.fake_executor import FakeExecutor, fake_model
-from tests.unit.scripted_executor import ScriptedExecutor
+from tests.unit.scripted_executor import END, ScriptedExecutor
 
 PACE = 0.002  # seconds a token, so that there is time to interrupt an answer
 ROOM = 1 << 16  # tokens that "fit this machine"
@@ -45,9 +47,8 @@ def load(config: WorkerConfig) -> LoadedModel:
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
-    executor = (SluggishExecutor if name == "sluggish" else FakeExecutor)(
-        ContextRoom(model.budget.context.pages), pace=PACE
-    )
+    kind = {"sluggish": SluggishExecutor, "endless": EndlessExecutor}.get(name, FakeExecutor)
+    executor = kind(ContextRoom(model.budget.context.pages), pace=PACE)
     return replace(
         model, executor=executor, threads=config.threads or 2, tokenizer=Path(config.model) / "tokenizer.json"
     )
@@ -67,6 +68,15 @@ def load_on_fake_device(config: WorkerConfig) -> LoadedModel:
         assert isinstance(model.executor, FakeDevice)
         model.executor.broken = 1
     return replace(model, threads=config.threads or 2)
+
+
+class EndlessExecutor(FakeExecutor):
+    """One whose answers do not end by themselves."""
+
+    def logits_after(self, prefix: Sequence[int]) -> Floats:
+        logits = super().logits_after(prefix)
+        logits[END] = -50
+        return logits
 
 
 class SluggishExecutor(FakeExecutor):

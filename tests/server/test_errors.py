@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.front.http import LARGEST_BODY
+from engine.front.limits import Limits
 from tests.server.running_front import RunningFront
 
 GOOD: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -147,9 +147,10 @@ def test_a_body_that_is_no_object_is_refused(front: RunningFront, body: bytes) -
 
 
 def test_a_body_beyond_the_bound_is_refused(front: RunningFront) -> None:
-    response = post(front, b" " * (LARGEST_BODY + 1))
+    most = Limits().body_bytes
+    response = post(front, b" " * (most + 1))
     assert response.status_code == 413
-    assert str(LARGEST_BODY) in response.json()["error"]["message"]
+    assert str(most) in response.json()["error"]["message"]
 
 
 def test_an_unknown_model_is_404_with_a_suggestion(front: RunningFront) -> None:

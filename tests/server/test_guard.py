@@ -69,6 +69,7 @@ def test_pages_of_this_machine_and_allowed_ones_may_read_answers(origin: str) ->
     response = ask(LOCAL, {"host": "localhost", "origin": origin})
     assert response.text == "inside"
     assert response.headers["access-control-allow-origin"] == origin
+    assert response.headers["access-control-expose-headers"] == "X-Freetoken-Ignored"
     assert response.headers["vary"] == "Origin"
 
 
@@ -97,7 +98,10 @@ def test_a_preflight_is_answered_for_allowed_pages_without_a_key() -> None:
     config = FrontConfig(**PATHS, port=1, api_key="secret")
     response = ask(config, {"host": "localhost", "origin": "http://localhost:3000"}, "OPTIONS")
     assert response.status_code == 204
-    assert "Authorization" in response.headers["access-control-allow-headers"]
+    allowed = set(response.headers["access-control-allow-headers"].lower().split(", "))
+    assert allowed >= {"authorization", "x-api-key", "anthropic-version", "x-stainless-os", "x-stainless-retry-count"}
+    assert "*" not in allowed
+    assert set(response.headers["access-control-allow-methods"].split(", ")) == {"GET", "POST", "DELETE", "OPTIONS"}
     assert ask(config, {"host": "localhost", "origin": "https://evil.example"}, "OPTIONS").status_code == 403
 
 

@@ -9,10 +9,13 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 
 from engine.front.answering import respond
 from engine.front.answers import Job
+from engine.front.dialects import ANTHROPIC, OLLAMA, OPENAI, RESPONSES, Dialect
 from engine.front.http import Events, EventStream
+from engine.front.limits import Limits
 from engine.front.openai_api.requests import read_completion
 from engine.front.openai_api.shapes import CompletionShape
 from engine.worker.protocol import Progress, Sampling
@@ -29,6 +32,13 @@ async def gone() -> dict[str, Any]:
     return {"type": "http.disconnect"}
 
 
+def scope_with(limits: Limits) -> dict[str, Any]:
+    """The scope of a request to an app with these limits."""
+    app = Starlette()
+    app.state.limits = limits
+    return {"app": app}
+
+
 async def serve(events: Events, receive: Any, send: Send) -> bool:
     """Whether the end of the stream was noticed."""
     closed = []
@@ -37,7 +47,7 @@ async def serve(events: Events, receive: Any, send: Send) -> bool:
         closed.append(True)
 
     with suppress(ZeroDivisionError):
-        await EventStream(events, close)({}, receive, send)
+        await EventStream(events, close)(scope_with(Limits()), receive, send)
     return bool(closed)
 
 
@@ -112,8 +122,74 @@ def test_a_request_ends_before_its_model_is_let_go_even_if_the_client_left_befor
             await headers_sent.wait()
             return {"type": "http.disconnect"}
 
-        await response({}, leave, send)  # type: ignore[arg-type]
+        await response(scope_with(Limits()), leave, send)  # type: ignore[arg-type]
         log: list[str] = list(model.client.log)
         return log
 
     assert asyncio.run(run()) == ["request ended", "model released"]
+
+
+class FastClock(asyncio.SelectorEventLoop):
+    """A loop whose time passes at once whenever nothing is left to do but to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0.0
+        select = self._selector.select  # type: ignore[attr-defined]
+
+        def skip(timeout: float | None = None) -> Any:
+            self.passed += timeout or 0.0
+            return select(0)
+
+        self._selector.select = skip  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self.passed
+
+
+async def seldom() -> Events:
+    """Events after 4, 35 and 5 seconds of silence, and the end 12 seconds later."""
+    for number, seconds in enumerate((4, 35, 5)):
+        await asyncio.sleep(seconds)
+        yield {"type": "number", "number": number}
+    await asyncio.sleep(12)
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, RESPONSES, ANTHROPIC, OLLAMA])
+def test_a_stream_says_something_every_ten_seconds_where_its_dialect_can(dialect: Dialect) -> None:
+    loop = FastClock()
+    sent: list[tuple[int, bytes]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        if message.get("body"):
+            sent.append((round(loop.time()), message["body"]))
+
+    async def close() -> None:
+        return None
+
+    scope = scope_with(Limits(silent_seconds=10))
+    loop.run_until_complete(EventStream(seldom(), close, dialect)(scope, never, send))  # type: ignore[arg-type]
+    loop.close()
+    comment = dialect.comment("still at it")
+    assert [when for when, body in sent if body == comment] == ([] if dialect is OLLAMA else [14, 24, 34, 54])
+    assert [when for when, body in sent if b"number" in body] == [4, 39, 44]
+
+
+def test_nobody_is_told_anything_while_an_event_is_on_its_way() -> None:
+    """The client does not read, so the event waits; a comment must not get behind the end of the stream."""
+    loop = FastClock()
+    sent: list[bytes] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        if b"number" in message.get("body", b""):
+            await asyncio.sleep(100)
+        sent.append(message.get("body", b""))
+
+    async def close() -> None:
+        return None
+
+    scope = scope_with(Limits(silent_seconds=10))
+    loop.run_until_complete(EventStream(two_events(None), close)(scope, never, send))  # type: ignore[arg-type]
+    loop.close()
+    assert OPENAI.comment("still at it") not in sent
+    assert sent[-1] == b""
