@@ -29,9 +29,9 @@ KERNELS: tuple[KernelSource, ...] = (
     # the expert cache
     KernelSource("plan", "plan.cu", "ppppppppiiiipppp"),
     KernelSource("fill", "fill.cu", "pulpppl"),
-    KernelSource("place_pairs", "place.cu", "pippiip"),
+    KernelSource("place_pairs", "place.cu", "piippiip"),
     KernelSource("stage", "stage.cu", "pipppiippp"),
-    KernelSource("merge", "merge.cu", "ppipppiipi"),
+    KernelSource("merge", "merge.cu", "pippipppiipi"),
     KernelSource("stamp", "stamp.cu", "p"),
     # products
     KernelSource("pack_q16", "pack.cu", "pippiipi"),
@@ -59,7 +59,7 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("relu2_rows", "rows.cu", "piippi"),
     KernelSource("bound_rows", "rows.cu", "piifippi"),
     KernelSource("decay_rows", "rows.cu", "pipipfippi"),
-    KernelSource("scale_rows", "rows.cu", "pipip"),
+    KernelSource("scale_rows", "rows.cu", "pipfip"),
     KernelSource("add_rows", "rows.cu", "pipifippi"),
     KernelSource("stream_weights_rows", "streams.cu", "pippiifp"),
     KernelSource("collapse_rows", "streams.cu", "pipiiippi"),

@@ -279,7 +279,7 @@ class HybridExperts:
     def _launch_merge(self, pairs: PairRows, buffers: MoeBuffers) -> None:
         outputs = self._room.outputs.address if self._room is not None else self.worker.outputs
         rows = (outputs, self.worker.outputs, self.worker.row_stride, pairs.target, buffers.weights, pairs.rows)
-        args = (*rows, self._top_k, self._hidden, buffers.y, buffers.y_stride)
+        args = (buffers.x, buffers.x_stride, *rows, self._top_k, self._hidden, buffers.y, buffers.y_stride)
         grid = _values_grid(self._hidden, pairs.bucket)
         self._driver.launch(self._main, self._merge, grid, VALUE_THREADS, args)
 

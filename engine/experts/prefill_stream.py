@@ -42,9 +42,10 @@ class PartLaunch:
 
 @dataclass(frozen=True)
 class LayerLaunch:
-    """A layer on the device: the address of its table, and its parts as numbers in the turn."""
+    """A layer on the device: the address of its table, its experts, and its parts as numbers in the turn."""
 
     places: int
+    experts: int
     has_residents: bool
     first: int
     parts: int
@@ -186,7 +187,7 @@ class PrefillStream:
     def place(self, layer: LayerLaunch, part: int, pairs: PairRows) -> None:
         """Write the targets of the pairs whose expert is in a part, and of no others."""
         grid = (-(-pairs.count // PLACE_THREADS), 1, 1)
-        args = (layer.places, part, pairs.ids, pairs.rows, pairs.bucket, self._top_k, pairs.target)
+        args = (layer.places, layer.experts, part, pairs.ids, pairs.rows, pairs.bucket, self._top_k, pairs.target)
         self._driver.launch(self._main, self._place, grid, PLACE_THREADS, args)
 
     def wait(self, layer: LayerLaunch, part: int) -> None:
@@ -284,10 +285,11 @@ class PrefillStream:
             for place, layer in enumerate(self._banks[number].bank.layers)
         ]
         for layer, number, place, plan in sorted(planned, key=lambda entry: entry[0]):
-            launch = LayerLaunch(block.place(plan.places), plan.residents > 0, len(parts), len(plan.parts))
+            experts = self._banks[number].cache.experts
+            launch = LayerLaunch(block.place(plan.places), experts, plan.residents > 0, len(parts), len(plan.parts))
             layers[layer] = launch
             for part in plan.parts:
-                records = place * self._banks[number].cache.experts + part.experts
+                records = place * experts + part.experts
                 counts = np.zeros(COUNT_WORDS, np.int32)
                 counts[FILLS_WORD] = len(records)
                 lists = block.place(np.stack([records, part.slots], axis=1)), block.place(counts)

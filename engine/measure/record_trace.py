@@ -72,7 +72,7 @@ class Recorded:
 
 
 def trace_header(name: str, manifest: Manifest) -> TraceHeader:
-    """The header of a model's traces. UnsupportedError for a model without experts, or with layers that differ.
+    """The header of a model's traces. UnsupportedError for a model without experts, or whose tokens differ in number.
 
     A router that was never trained makes a trace synthetic: one of random weights, or of a dense model that was made
     sparse, whose experts are copies of one another. A provenance says so of models that this program made.
@@ -83,6 +83,10 @@ def trace_header(name: str, manifest: Manifest) -> TraceHeader:
     if len(shapes) != 1:
         what = "no experts" if not shapes else "layers whose numbers of experts differ"
         raise UnsupportedError(f"{name} has {what}, so there is no routing to record.")
+    if any(moe.zero for moe in layers):
+        raise UnsupportedError(
+            f"The routers of {name} may choose experts that compute nothing, and a trace has as many for every token."
+        )
     ((experts, top_k),) = shapes
     untrained = _untrained(manifest.provenance)
     sizes = {bank.record_bytes for bank in manifest.banks}

@@ -31,7 +31,7 @@ def arrange(spec: Spec, names: Names, tensors: Tensors) -> Layout:
     """
     plan = _planned(spec, names, tensors)
     plan.check_missing()
-    left_out = plan.left_out(_spelt_out(names, len(spec.layers)))
+    left_out = plan.left_out(_spelt_out(names, spec))
     return Layout(tuple(plan.matrices), tuple(plan.vectors), tuple(plan.experts), left_out)
 
 
@@ -41,7 +41,7 @@ def compare(spec: Spec, names: Names, tensors: Tensors) -> tuple[tuple[str, ...]
     Raises as `arrange` does for all else.
     """
     plan = _planned(spec, names, tensors)
-    skipped = _spelt_out(names, len(spec.layers))
+    skipped = _spelt_out(names, spec)
     return tuple(plan.missing), tuple(name for name in plan.unused() if _purpose(name, skipped) is None)
 
 
@@ -303,10 +303,16 @@ def _cut(source: Source, place: int, held: tuple[Wanted, ...], tensor: str, inde
                 yield Piece(tensor, index, start=start, stop=stop)
 
 
-def _spelt_out(names: Names, layers: int) -> tuple[Skipped, ...]:
+def _spelt_out(names: Names, spec: Spec) -> tuple[Skipped, ...]:
     """The family's rules, with `{next}` spelt out for as many extra layers as checkpoints are known to carry."""
+    layers, moes = len(spec.layers), [layer.ffn for layer in spec.layers if isinstance(layer.ffn, Moe)]
+    numbers = {
+        "next": range(layers, layers + MOST_NEXT_TOKEN_LAYERS),
+        "zero": sorted({expert for moe in moes for expert in range(moe.experts.count, moe.choices)}),
+    }
     rules: list[Skipped] = []
     for rule in names.skipped:
-        extras = range(MOST_NEXT_TOKEN_LAYERS) if "{next}" in rule.pattern else range(1)
-        rules += [replace(rule, pattern=rule.pattern.format(next=layers + extra)) for extra in extras]
+        named = next((name for name in numbers if f"{{{name}}}" in rule.pattern), None)
+        each = [{named: number} for number in numbers[named]] if named else [{}]
+        rules += [replace(rule, pattern=rule.pattern.format(**values)) for values in each]
     return tuple(rules)

@@ -19,8 +19,9 @@ class Source:
     used for an expert has a leading dimension of experts; where it is `folded`, that dimension and the next are one,
     and it holds one key.
 
-    Where the template has a `{part}`, what it holds lies in several tensors of equal size, one for each of `parts`, in
-    this order. Vectors only: `flat` says that the tensor may have any shape of as many values, `plus` is added to each.
+    Where a checkpoint counts two of our layers as one, its number is `{pair}`, and ours in it `{half}`. Where the
+    template has a `{part}`, what it holds lies in several tensors of equal size, one for each of `parts`, in this
+    order. Vectors only: `flat` says that the tensor may have any shape of as many values, `plus` is added to each.
     """
 
     template: str
@@ -35,7 +36,8 @@ class Source:
 
     def tensor(self, layer: int, expert: int, part: int = 0) -> str:
         """The name of the tensor that holds a part; most have only the one."""
-        return self.template.format(layer=layer, expert=expert, part=self.parts[part])
+        pair, half = divmod(layer, 2)
+        return self.template.format(layer=layer, pair=pair, half=half, expert=expert, part=self.parts[part])
 
     @property
     def per_expert(self) -> bool:
@@ -46,7 +48,8 @@ class Source:
 class Skipped:
     """Tensors that a conversion leaves out: an fnmatch pattern of their names, and what they are for.
 
-    `{next}` in a pattern stands for every layer number beyond the last.
+    `{next}` in a pattern stands for every layer number beyond the last, `{zero}` for every expert that computes
+    nothing.
     """
 
     pattern: str

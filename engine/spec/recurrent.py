@@ -77,6 +77,30 @@ class DeltaNet:
 
 
 @dataclass(frozen=True)
+class LinearAttention:
+    """Attention without a softmax (Lightning Attention, Qin et al. 2024, arXiv 2405.17381).
+
+    Queries, keys and values pass silu. A head's state S becomes `d S + k v^T`, its output is `S^T q`; all heads'
+    outputs are normed together and gated by the sigmoid of a projection. Of n heads, head h keeps
+    `d = exp(-slope * 2^(-8 (h + 1) / n))`.
+    """
+
+    kind: ClassVar[str] = "linear_attention"
+    heads: int
+    head_dim: int
+    slope: float  # of the layer
+    norm_eps: float
+
+    def __post_init__(self) -> None:
+        require_positive(heads=self.heads, head_dim=self.head_dim, slope=self.slope, norm_eps=self.norm_eps)
+
+    @property
+    def width(self) -> int:
+        """Values of all heads of a token."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True)
 class Mamba:
     """Selective state space (Gu and Dao 2023, arXiv 2312.00752): every channel has a state and rates of its own.
 

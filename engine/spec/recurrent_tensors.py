@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
+from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
 from engine.spec.wanted import Wanted, projection, projections, vector
 
 
@@ -21,6 +21,14 @@ def delta_net_tensors(mixer: DeltaNet, hidden: int) -> Iterator[Wanted]:
     yield vector("delta.dt_bias", mixer.decay_width)
     yield vector("delta.norm", mixer.v_dim)
     yield Wanted("delta.o", hidden, values)
+
+
+def linear_attention_tensors(mixer: LinearAttention, hidden: int) -> Iterator[Wanted]:
+    for name in ("q", "k", "v"):
+        yield Wanted(f"linear.{name}", mixer.width, hidden, mixer.heads)
+    yield Wanted("linear.gate", mixer.width, hidden)
+    yield vector("linear.norm", mixer.width)
+    yield Wanted("linear.o", hidden, mixer.width)
 
 
 def _through(rank: int, key: str, rows: int, hidden: int, heads: int) -> Iterator[Wanted]:

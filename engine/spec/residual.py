@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.spec.check import require
 
 NORMS = ("rms", "layer")
-FORMS = ("pre", "post", "sandwich", "parallel")
+FORMS = ("pre", "post", "sandwich", "parallel", "normed")
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,21 @@ class Residual:
     """What a layer does with the stream x and its parts f.
 
     `pre`: `x += f(norm(x))`, one part after the other. `post`: `x += norm(f(x))`. `sandwich`: `x += norm(f(norm(x)))`.
-    `parallel`: both parts read one norm of x, and both are added.
+    `parallel`: both parts read one norm of x, and both are added. `normed`: `x = norm(x)`, then `x = keep * x + add *
+    f(x)`, with numbers for each of the two parts (MiniMax-01, arXiv 2501.08313).
     """
 
     form: str = "pre"
     scaled: bool = False  # after the layer the stream is multiplied by a learned number
+    attn_keep: float = 1.0
+    attn_add: float = 1.0
+    ffn_keep: float = 1.0
+    ffn_add: float = 1.0
 
     def __post_init__(self) -> None:
         require(self.form in FORMS, f"the residual form must be one of {', '.join(FORMS)}, not {self.form}")
+        scales = (self.attn_keep, self.attn_add, self.ffn_keep, self.ffn_add)
+        require(self.is_normed or set(scales) == {1.0}, "only a stream that is normed is scaled")
 
     @property
     def norms_before(self) -> bool:
@@ -53,6 +60,11 @@ class Residual:
     def is_parallel(self) -> bool:
         """Whether both parts read the same norm, that of the mixer."""
         return self.form == "parallel"
+
+    @property
+    def is_normed(self) -> bool:
+        """Whether what a part makes is added to the norm that it read."""
+        return self.form == "normed"
 
 
 PRE_NORM, RMS_NORM = Residual(), Norm()

@@ -14,7 +14,7 @@ from engine.base.plain import from_plain, shortened, to_plain
 from engine.spec.check import require, require_positive
 from engine.spec.compressed import CompressedAttention
 from engine.spec.indexer import Indexer
-from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
+from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
 from engine.spec.residual import PRE_NORM, RMS_NORM, Norm, Residual
 from engine.spec.rope import Growth, Rope
 from engine.spec.streams import Streams
@@ -129,6 +129,7 @@ class LatentAttention:
     bias: bool = False  # of the projections from and to the hidden state, except a direct query's
     gated: bool = False  # every head's output is multiplied by the sigmoid of a projection to one value a head
     indexer: Indexer | None = None  # chooses what is seen, for all heads together; None: all is
+    latent_scale: float = 1.0  # of the latent of keys and values, behind its norm
 
     def __post_init__(self) -> None:
         require_positive(
@@ -139,6 +140,7 @@ class LatentAttention:
             v_dim=self.v_dim,
             scale=self.scale,
             norm_eps=self.norm_eps,
+            latent_scale=self.latent_scale,
         )
         require(self.q_lora_rank >= 0, f"q_lora_rank must not be negative, not {self.q_lora_rank}")
         sets = 1 if self.indexer is None else self.indexer.sets
@@ -226,6 +228,10 @@ class Moe:
     turns back into it; 0: they see the hidden state. With `scaled_input` the router's weight multiplies what the one
     chosen expert sees and not what it says. `apart`: routed experts read a norm of the stream of their own, and what
     they and the shared experts make is normed for each alone before it is added.
+
+    The router may choose one of `zero` further experts, which cost nothing: they return what they see. With `deferred`
+    the routed experts' output is added to the residual stream behind the next layer, where it is ready by then; what is
+    shared is added at once (a shortcut, as of LongCat-Flash, arXiv 2509.01322).
     """
 
     kind: ClassVar[str] = "moe"
@@ -235,11 +241,18 @@ class Moe:
     latent: int = 0
     scaled_input: bool = False
     apart: bool = False
+    zero: int = 0
+    deferred: bool = False
 
     def __post_init__(self) -> None:
-        router, count = self.router, self.experts.count
+        router, count = self.router, self.choices
+        require(count <= MOST_EXPERTS, f"a router cannot choose among {count} experts")
         require(self.latent >= 0, f"experts cannot see {self.latent} values")
         require(not self.scaled_input or router.top_k == 1, "only one expert a token can see a scaled input")
+        require(self.zero >= 0, f"there cannot be {self.zero} experts without computation")
+        require(
+            not self.deferred or self.shared is not None, "a layer that defers its experts adds shared ones at once"
+        )
         require(count % router.groups == 0, f"{count} experts cannot form {router.groups} equal groups")
         reach = count // router.groups * router.top_groups
         require(router.top_k <= reach, f"a token cannot choose {router.top_k} of {reach} experts")
@@ -248,8 +261,13 @@ class Moe:
             f"a group of {count // router.groups} experts has no {router.group_top} best ones",
         )
 
+    @property
+    def choices(self) -> int:
+        """Experts that the router chooses among."""
+        return self.experts.count + self.zero
 
-Mixer = Attention | LatentAttention | CompressedAttention | DeltaNet | Mamba | Mamba2 | ShortConv
+
+Mixer = Attention | LatentAttention | CompressedAttention | DeltaNet | LinearAttention | Mamba | Mamba2 | ShortConv
 Ffn = Dense | Moe
 
 
@@ -315,6 +333,9 @@ class Spec:
             plain = all(layer.residual == PRE_NORM for layer in self.layers) and self.residual_scale == 1
             require(plain, "parts that read several residual streams have one norm before them and add no share of it")
         require(self.logit_softcap >= 0, f"the softcap of logits must not be negative, not {self.logit_softcap}")
+        deferring = [isinstance(layer.ffn, Moe) and layer.ffn.deferred for layer in self.layers]
+        taken = not any(here and behind for here, behind in zip(deferring, [*deferring[1:], True], strict=True))
+        require(taken, "what a layer defers is added behind the next, which must be there and defer nothing")
 
         for index, layer in enumerate(self.layers):
             self._check_shared_keys(index, layer.mixer)

@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from engine.spec.attention_tensors import attention_tensors, latent_attention_tensors
 from engine.spec.compressed import CompressedAttention
 from engine.spec.compressed_tensors import compressed_attention_tensors
-from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
-from engine.spec.recurrent_tensors import delta_net_tensors, mamba2_tensors, mamba_tensors, short_conv_tensors
+from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
+from engine.spec.recurrent_tensors import (
+    delta_net_tensors,
+    linear_attention_tensors,
+    mamba2_tensors,
+    mamba_tensors,
+    short_conv_tensors,
+)
 from engine.spec.schema import Activation, Attention, Dense, LatentAttention, LayerInputs, Moe, Router, Shared, Spec
 from engine.spec.streams import head_tensors, part_tensors
 from engine.spec.wanted import Wanted, vector
@@ -61,6 +67,8 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             yield from compressed_attention_tensors(mixer, hidden)
         case DeltaNet():
             yield from delta_net_tensors(mixer, hidden)
+        case LinearAttention():
+            yield from linear_attention_tensors(mixer, hidden)
         case Mamba():
             yield from mamba_tensors(mixer, hidden)
         case Mamba2():
@@ -76,7 +84,7 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
         case Dense():
             yield from _feed_forward("ffn", hidden, ffn.width, ffn.activation, ffn.bias)
         case Moe():
-            yield from _router(ffn.router, ffn.experts.count, spec)
+            yield from _router(ffn.router, ffn.choices, spec)
             if ffn.apart:
                 for key in ("experts_norm", "experts_post_norm", *["shared_post_norm"] * (ffn.shared is not None)):
                     yield from _norm(spec, key)

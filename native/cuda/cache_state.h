@@ -50,6 +50,7 @@ enum Count : int32_t {
 // What `target` says of a (token, place) pair: 2 * slot for a hit, 2 * slot + 1 for a fill, or one of these.
 inline constexpr int32_t kTargetCpu = -1;
 inline constexpr int32_t kTargetPadding = -2;
+inline constexpr int32_t kTargetReturned = -3;  // no expert: the pair's output is its token's input
 
 inline constexpr int kMostLayerExperts = 4096;
 

@@ -1,6 +1,7 @@
 // Pairs of a token and an expert, as kernels of experts see them: pair p is place p mod top_k of token p / top_k, and
 // `target` says where its expert is: 2 slot for one that was in that slot, 2 slot + 1 for one that is filled into it in
-// this step, -1 for the CPU, -2 for a row beyond the live ones.
+// this step, -1 for the CPU, -2 for a row beyond the live ones, -3 where the token's own
+// input is the output.
 #pragma once
 
 #include "cuda/device.h"

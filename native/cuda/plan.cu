@@ -37,9 +37,9 @@ __device__ inline int expert_of_key(uint64_t key) {
 }
 
 // Flags the distinct experts among so many (token, place) pairs.
-__device__ inline void flag_routed(const int32_t* ids, int pairs, uint32_t* routed) {
+__device__ inline void flag_routed(const int32_t* ids, int pairs, int experts, uint32_t* routed) {
     for (int pair = static_cast<int>(threadIdx.x); pair < pairs; pair += static_cast<int>(blockDim.x))
-        set_flag(routed, ids[pair]);
+        if (ids[pair] < experts) set_flag(routed, ids[pair]);
 }
 
 struct Tables {
@@ -153,8 +153,9 @@ __device__ inline void write_targets(const Tables& tables, const Layer& layer, c
         int where = kTargetPadding;
         if (pair < live_pairs) {
             const int expert = ids[pair];
-            const int slot = tables.slot_of[layer.first_record + expert];
+            const int slot = expert < layer.experts ? tables.slot_of[layer.first_record + expert] : -1;
             where = slot < 0 ? kTargetCpu : 2 * slot + (has_flag(hits, expert) ? 0 : 1);
+            if (expert >= layer.experts) where = kTargetReturned;
         }
         target[pair] = where;
     }
@@ -162,8 +163,8 @@ __device__ inline void write_targets(const Tables& tables, const Layer& layer, c
 
 }  // namespace
 
-// ids and target are [bucket][top_k]; the first `rows` tokens are live, whose ids are below `experts` <= 4096. Record
-// first_record + id of the bank is expert id of this layer. fills: (record, slot) pairs, `counts` says how many.
+// ids and target are [bucket][top_k]; the first `rows` tokens are live. Record first_record + id of the bank is expert id
+// of this layer, of `experts` <= 4096; ids from there on are no experts', and their pairs return their input. fills: (record, slot) pairs, `counts` says how many.
 // One block of 32 to 1024 threads.
 extern "C" __global__ void __launch_bounds__(1024)
     plan(CacheState* state, int32_t* slot_of, uint32_t* expert_used, int32_t* owner, uint32_t* slot_used,
@@ -188,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (threadIdx.x < kCounts) tallied[threadIdx.x] = 0;
     if (threadIdx.x == 0) listed[0] = 0;
     __syncthreads();
-    flag_routed(ids, live_pairs, routed);
+    flag_routed(ids, live_pairs, experts, routed);
     __syncthreads();
     classify(tables, layer, routed, hits, tallied, listed, scratch[0].keys);
     __syncthreads();

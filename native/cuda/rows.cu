@@ -97,12 +97,13 @@ extern "C" __global__ void add_rows(const float* a, int a_stride, const float* b
     at(y, y_stride, own_row())[i] = canonical(at(a, a_stride, own_row())[i] + scaled);
 }
 
-// x = factor[0] * x
-extern "C" __global__ void scale_rows(float* x, int x_stride, const float* factor, int width, const int* rows) {
+// x = factor[0] * x, or where factor is null, by * x
+extern "C" __global__ void scale_rows(float* x, int x_stride, const float* factor, float by, int width,
+                                      const int* rows) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
     float* value = at(x, x_stride, own_row()) + i;
-    *value = canonical(*factor * *value);
+    *value = canonical((factor != nullptr ? *factor : by) * *value);
 }
 
 // Row r of y is row selected[r] of x.

@@ -18,9 +18,11 @@ struct PairIds {
     size_t stride = 0;     // between tokens
     bool partial = false;  // ids below zero are pairs that somebody else computes;
                            // otherwise they are errors
+    int32_t returned = INT32_MAX;  // ids from here on are pairs whose output is
+                                   // their input
 
     const int32_t* of_token(int token) const { return ids + static_cast<size_t>(token) * stride; }
-    bool skips(int32_t id) const { return partial && id < 0; }
+    bool skips(int32_t id) const { return (partial && id < 0) || id >= returned; }
 };
 
 // Pairs are numbered by expert, within an expert by token. A pair's place in

@@ -41,8 +41,11 @@ public:
     void run(int phase, TaskRange tasks, uint8_t* scratch);
 
     // Where rows were not asked for elsewhere: the output of a token's pair,
-    // until the next list.
-    const float* output(int token, int place) const { return kept_row(groups_.pairs_of(token)[place]); }
+    // until the next list. The token's input where that is what comes out.
+    const float* output(int token, int place) const {
+        const int32_t pair = groups_.pairs_of(token)[place];
+        return pair < 0 ? x_.row(token) : kept_row(pair);
+    }
     size_t output_stride() const { return output_stride_; }
 
     // The records' forms without repetition: what `Parts::inputs` must have.

@@ -24,10 +24,12 @@ struct ExpertBuffers {
 
 class Experts final : public Operation {
 public:
-    Experts(const Machine& machine, const ExpertBuffers& buffers, ExpertPairs::Parts parts, Storage& storage)
+    Experts(const Machine& machine, const ExpertBuffers& buffers, int experts, ExpertPairs::Parts parts,
+            Storage& storage)
         : Operation(Clock::experts),
           machine_(machine),
           buffers_(buffers),
+          experts_(experts),
           pairs_(machine, *buffers.x, std::move(parts), storage.workspace, storage.experts) {}
 
     int phases() const override { return ExpertPairs::kPhases + 1; }
@@ -36,7 +38,7 @@ public:
     Work prepare(int phase, const Step& step) override {
         if (phase < ExpertPairs::kPhases) {
             const Buffer& ids = *buffers_.ids;
-            return pairs_.prepare(phase, {step.tokens, ids.width, ids.int_row(0), ids.stride}, nullptr);
+            return pairs_.prepare(phase, {step.tokens, ids.width, ids.int_row(0), ids.stride, false, experts_}, nullptr);
         }
         return {{static_cast<uint32_t>(step.tokens)},
                 int64_t{buffers_.ids->width + 1} * buffers_.y->width * step.tokens};
@@ -58,6 +60,7 @@ private:
 
     const Machine machine_;
     const ExpertBuffers buffers_;
+    const int experts_;  // ids from there on return their input
     ExpertPairs pairs_;
 };
 
@@ -78,6 +81,9 @@ std::unique_ptr<Operation> make_experts(const OpReader& op) {
     ExpertPairs::Parts parts;
     parts.glu = op.glu();
     parts.records = builder.experts(op.integer("layer"));
+    const int experts = op.integer("experts");
+    op.require(experts <= static_cast<int>(parts.records.size()),
+               "there are " + std::to_string(parts.records.size()) + " experts, not " + std::to_string(experts));
     for (const ExpertRecord& record : parts.records)
         op.require(record.layout->gated() == parts.glu.is_gated(), "has experts that do not fit its activation");
     for (const ExpertRecord& record : parts.records)
@@ -89,7 +95,7 @@ std::unique_ptr<Operation> make_experts(const OpReader& op) {
         input.rows = &builder.packed(*x, form, input.stale);
         parts.inputs.push_back(input);
     }
-    return std::make_unique<Experts>(builder.machine(), buffers, std::move(parts), builder.storage());
+    return std::make_unique<Experts>(builder.machine(), buffers, experts, std::move(parts), builder.storage());
 }
 
 }  // namespace freetoken

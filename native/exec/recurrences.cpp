@@ -1,5 +1,6 @@
 // The recurrent operations: convolutions, delta nets and state spaces.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -85,6 +86,13 @@ std::vector<StatePart> cut_rows(const SsmShape& shape, int64_t values) {
     return parts;
 }
 
+// Logarithms of decays that are fixed: head h of n has -slope * 2^(-8 (h + 1) / n).
+std::vector<float> fixed_decays(int heads, float slope) {
+    std::vector<float> decays;
+    for (int h = 0; h < heads; ++h) decays.push_back(static_cast<float>(-double{slope} * std::exp2(-8.0 * (h + 1) / heads)));
+    return decays;
+}
+
 std::vector<float> below_zero(const float* a_log, size_t n) {
     std::vector<float> a(n);
     std::transform(a_log, a_log + n, a.begin(), [](float x) { return canonical(-exp(x)); });
@@ -133,12 +141,13 @@ std::unique_ptr<Operation> make_conv(const OpReader& op) {
 }
 
 std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
-    op.arity(5, 1, 0);
+    op.arity(3, 1, 0, 2);
     const Buffer& q = op.read(0);
     const Buffer& k = op.read(1);
     const Buffer& v = op.read(2);
-    const Buffer& g = op.read(3);
-    const Buffer& b = op.read(4);
+    const bool corrects = op.has_read(3);
+    const Buffer& g = corrects ? op.read(3) : q;  // where there is no correction, nobody reads either
+    const Buffer& b = corrects ? op.read(4) : q;
     const Buffer& o = op.write(0);
     const int heads = op.integer("heads");
     const int key_heads = op.integer("key_heads");
@@ -151,10 +160,11 @@ std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
     op.width(q, int64_t{key_heads} * k_dim);
     op.width(k, int64_t{key_heads} * k_dim);
     op.width(v, int64_t{heads} * v_dim);
-    op.width(b, heads);
+    if (corrects) op.width(b, heads);
     op.width(o, int64_t{heads} * v_dim);
-    const bool channelwise = g.width != heads;
+    const bool channelwise = corrects && g.width != heads;
     if (channelwise) op.width(g, int64_t{heads} * k_dim);
+    const std::vector<float> fixed = corrects ? std::vector<float>{} : fixed_decays(heads, op.real("slope"));
     rows_of_tokens(op, {&q, &k, &v, &g, &b, &o});
     for (const Buffer* read : {&q, &k, &v, &g, &b}) keep_apart(op, o, *read);
     const int64_t values = int64_t{heads} * k_dim * v_dim;
@@ -170,8 +180,13 @@ std::unique_ptr<Operation> make_delta_rule(const OpReader& op) {
         run.q = rows_from(q, token).from(keys);
         run.k = rows_from(k, token).from(keys);
         run.v = rows_from(v, token).from(columns);
-        run.decay = rows_from(g, token).from(channelwise ? head * static_cast<size_t>(k_dim) : head);
-        run.beta = rows_from(b, token).from(head);
+        if (corrects) {
+            run.decay = rows_from(g, token).from(channelwise ? head * static_cast<size_t>(k_dim) : head);
+            run.beta = rows_from(b, token).from(head);
+        } else {
+            run.decay = {&fixed[head], 0};
+        }
+        run.corrects = corrects;
         run.o = outputs_from(o, token).from(columns);
         run.tokens = tokens;
         run.k_dim = k_dim;

@@ -184,7 +184,8 @@ std::unique_ptr<Operation> make_scale(const OpReader& op) {
     op.arity(1, 1, 1);
     const Buffer& x = op.write(0);
     op.require(&op.read(0) == &x, "scales in place");
-    const float factor = *op.vector(0, 1);
+    const float* learned = op.optional_vector(0, 1);
+    const float factor = learned != nullptr ? *learned : op.real("by");
     const Operations& operations = *op.builder.machine().operations;
     return row_operation(x, x.width,
                          [=, &x, &operations](const Step&, int row) { operations.scale(x.row(row), factor, x.width); });

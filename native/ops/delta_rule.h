@@ -46,7 +46,8 @@ struct DeltaToken {
     Lanes beta;
     Lanes scale;
     float* state;
-    float* update;  // what the columns learn, [kDeltaColumns]
+    float* recalled;      // [kDeltaColumns], where there is a correction
+    const float* update;  // what the columns learn: that, or v
     float* o;
 };
 
@@ -64,7 +65,7 @@ inline void recall(const DeltaRun& run, const DeltaToken& token, int column, Ahe
     }
     for (int j = 0; j < vectors; ++j) {
         const int at = column + j * kLanes;
-        store(token.update + at, token.beta * (load(token.v + at) - sums[j]));
+        store(token.recalled + at, token.beta * (load(token.v + at) - sums[j]));
     }
     later = ahead;
 }
@@ -98,11 +99,12 @@ inline void learn(const DeltaRun& run, const DeltaToken& token, int column, Ahea
 inline void last_columns(const DeltaRun& run, const DeltaToken& token, int column, int lanes) {
     float* const state = token.state + column;
     Lanes sum = broadcast(0.0f);
-    for (int i = 0; i < run.k_dim; ++i) {
+    for (int i = 0; run.corrects && i < run.k_dim; ++i) {
         const Lanes old = load_first(state + static_cast<size_t>(i) * run.state_stride, lanes);
         sum = fma(old, broadcast(token.known[i]), sum);
     }
-    const Lanes update = token.beta * (load_first(token.v + column, lanes) - sum);
+    const Lanes v = load_first(token.v + column, lanes);
+    const Lanes update = run.corrects ? token.beta * (v - sum) : v;
     sum = broadcast(0.0f);
     for (int i = 0; i < run.k_dim; ++i) {
         float* const row = state + static_cast<size_t>(i) * run.state_stride;
@@ -116,12 +118,14 @@ inline void last_columns(const DeltaRun& run, const DeltaToken& token, int colum
 
 // Some columns of one token. The state is read twice, the second time from a cache, and written once.
 inline void delta_columns(const DeltaRun& run, const DeltaToken& token, int columns, Ahead& ahead) {
+    const int whole = columns / kLanes * kLanes;
     int column = 0;
-    for (; column + kRecallVectors * kLanes <= columns; column += kRecallVectors * kLanes)
-        recall<kRecallVectors>(run, token, column, ahead);
-    for (; column + kLanes <= columns; column += kLanes) recall<1>(run, token, column, ahead);
-    const int whole = column;
-    column = 0;
+    if (run.corrects) {
+        for (; column + kRecallVectors * kLanes <= columns; column += kRecallVectors * kLanes)
+            recall<kRecallVectors>(run, token, column, ahead);
+        for (; column + kLanes <= columns; column += kLanes) recall<1>(run, token, column, ahead);
+        column = 0;
+    }
     for (; column + kLearnVectors * kLanes <= whole; column += kLearnVectors * kLanes)
         learn<kLearnVectors>(run, token, column, ahead);
     for (; column < whole; column += kLanes) learn<1>(run, token, column, ahead);
@@ -129,7 +133,7 @@ inline void delta_columns(const DeltaRun& run, const DeltaToken& token, int colu
 }
 
 void delta_rule(const DeltaRun& run) {
-    alignas(64) float kept[kMostKeyChannels], known[kMostKeyChannels], update[kDeltaColumns];
+    alignas(64) float kept[kMostKeyChannels], known[kMostKeyChannels], recalled[kDeltaColumns];
     Ahead ahead;
     if (run.tokens == 1 && static_cast<size_t>(run.columns) == run.state_stride)
         ahead.next = run.state + static_cast<size_t>(run.k_dim) * run.state_stride;
@@ -142,11 +146,15 @@ void delta_rule(const DeltaRun& run) {
             store_up_to(kept + i, factor, lanes);
             store_up_to(known + i, factor * load_up_to(k + i, lanes), lanes);
         });
-        const Lanes beta = broadcast(sigmoid(*run.beta.row(t)));
+        const Lanes beta = broadcast(run.corrects ? sigmoid(*run.beta.row(t)) : 1.0f);
         for (int column = 0; column < run.columns; column += kDeltaColumns) {
-            const DeltaToken token = {
-                run.q.row(t),       k,      run.v.row(t) + column, kept, known, beta, broadcast(run.scale),
-                run.state + column, update, run.o.row(t) + column};
+            const float* v = run.v.row(t) + column;
+            const DeltaToken token = {run.q.row(t),         k,
+                                      v,                    kept,
+                                      known,                beta,
+                                      broadcast(run.scale), run.state + column,
+                                      recalled,             run.corrects ? recalled : v,
+                                      run.o.row(t) + column};
             delta_columns(run, token, std::min(kDeltaColumns, run.columns - column), ahead);
         }
     }

@@ -53,6 +53,7 @@ struct DeltaRun {
     int k_dim = 0;
     int columns = 0;
     bool channelwise = false;
+    bool corrects = true;  // else what is learned is v itself, without beta
     float scale = 1.0f;
     float* state = nullptr;
     size_t state_stride = 0;

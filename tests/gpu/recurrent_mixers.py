@@ -65,6 +65,12 @@ def delta(key_heads: int, heads: int, k_dim: int, v_dim: int, channelwise: bool)
     )
 
 
+def linear(heads: int, k_dim: int, v_dim: int) -> Case:
+    attrs = {"key_heads": heads, "heads": heads, "k_dim": k_dim, "v_dim": v_dim, "scale": 1.0, "slope": 0.7}
+    reads = {"q": heads * k_dim, "k": heads * k_dim, "v": heads * v_dim}
+    return Case("delta_rule", reads, heads * v_dim, heads * k_dim * v_dim, {}, attrs)
+
+
 def ssm(heads: int, head_dim: int, groups: int, state_dim: int, by_channel: bool, dt_max: float) -> Case:
     inner = heads * head_dim
     return Case(
@@ -87,6 +93,7 @@ CASES = {
     "delta rule": delta(2, 4, 16, 32, False),
     "ragged delta rule": delta(1, 3, 10, 21, False),
     "delta rule a channel": delta(2, 2, 24, 16, True),
+    "linear attention": linear(3, 12, 20),
     "heads": ssm(6, 5, 2, 12, False, 1.5),
     "channels": ssm(40, 1, 1, 16, True, 0.0),
 }

@@ -52,9 +52,23 @@ KERNELS = {
         "delta_rule",
         (
             "q", "k", "v", "g", "b", "out", *SEQUENCES, "q_stride", "k_stride", "v_stride", "g_stride", "b_stride",
-            "out_stride", "slot_values", "scale",
+            "out_stride", "slot_values", "scale", "slope",
         ),
-        {"SHARED_BY": 2, "K_DIM": 128, "K_BLOCK": 128, "V_DIM": 128, "V_BLOCK": 32, "A_CHANNEL": 1},
+        {
+            "HEADS": 32, "SHARED_BY": 2, "K_DIM": 128, "K_BLOCK": 128, "V_DIM": 128, "V_BLOCK": 32, "A_CHANNEL": 1,
+            "CORRECTS": 1,
+        },
+    ),
+    "linear attention": (
+        "delta_rule",
+        (
+            "q", "k", "v", "g", "b", "out", *SEQUENCES, "q_stride", "k_stride", "v_stride", "g_stride", "b_stride",
+            "out_stride", "slot_values", "scale", "slope",
+        ),
+        {
+            "HEADS": 64, "SHARED_BY": 1, "K_DIM": 128, "K_BLOCK": 128, "V_DIM": 128, "V_BLOCK": 32, "A_CHANNEL": 0,
+            "CORRECTS": 0,
+        },
     ),
     "heads": (
         "state_space",

@@ -236,22 +236,26 @@ FREETOKEN_TEST(merge_has_the_bits_of_the_native_merge) {
         const auto width = static_cast<size_t>(stride);
         const std::vector<float> device = random_rows(random, pairs * width);
         const std::vector<float> host = random_rows(random, pairs * width);
+        const std::vector<float> x = random_rows(random, static_cast<size_t>(bucket) * width);
         const std::vector<float> weights = random_rows(random, pairs);
         std::vector<int32_t> target(pairs, kTargetPadding);
         for (size_t i = 0; i < static_cast<size_t>(rows * top_k); ++i) target[i] = random.between(-1, 3);
+        for (size_t i = 0; i < static_cast<size_t>(rows * top_k); i += 5) target[i] = kTargetReturned;
         std::vector<float> y(static_cast<size_t>(bucket * y_stride), 7.0f);
         std::vector<float> expected = y;
         for (int row = 0; row < rows; ++row) {
             std::vector<const float*> outputs;
             for (int j = 0; j < top_k; ++j) {
                 const auto pair = static_cast<size_t>(row * top_k + j);
-                outputs.push_back((target[pair] == -1 ? host : device).data() + pair * width);
+                const float* computed = (target[pair] == -1 ? host : device).data() + pair * width;
+                outputs.push_back(target[pair] == kTargetReturned ? x.data() + static_cast<size_t>(row) * width
+                                                                  : computed);
             }
             native->merge(outputs.data(), weights.data() + row * top_k, top_k, hidden,
                           expected.data() + row * y_stride);
         }
-        emulator.launch("merge", {{2, static_cast<unsigned>(bucket), 1}, 32, 0}, device.data(), host.data(), stride,
-                        target.data(), weights.data(), &rows, top_k, hidden, y.data(), y_stride);
+        emulator.launch("merge", {{2, static_cast<unsigned>(bucket), 1}, 32, 0}, x.data(), stride, device.data(),
+                        host.data(), stride, target.data(), weights.data(), &rows, top_k, hidden, y.data(), y_stride);
         CHECK(std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) == 0, "trial %d", trial);
     }
 }

@@ -150,7 +150,11 @@ private:
             {"normalize", true},
             {"scale", 1.0}});
         op("experts", {"n", "ids", "w"}, {"p"}, {},
-           {{"layer", int64_t{layer}}, {"activation", activation}, {"alpha", 1.7}, {"limit", 2.0}});
+           {{"layer", int64_t{layer}},
+            {"experts", int64_t{S::experts}},
+            {"activation", activation},
+            {"alpha", 1.7},
+            {"limit", 2.0}});
         bank(layer);
     }
 

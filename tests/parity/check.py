@@ -58,7 +58,7 @@ def page_table(executor: Executor, tokens: int, seed: int = 0) -> NDArray[np.int
 def differences(executor: Executor, truth: Truth) -> list[Difference]:
     """How far the hidden states after each layer, and the logits of all rows, are from the truth, in that order."""
     ours = truth_of(executor, truth)
-    layers = enumerate(zip(ours.states, truth.states, strict=True))
+    layers = enumerate(zip(of_theirs(ours.states, truth), truth.states, strict=True))
     pairs = [(f"layer {i}", state, expected) for i, (state, expected) in layers]
     return [difference(*pair) for pair in (*pairs, ("logits", ours.logits, truth.logits))]
 
@@ -79,10 +79,16 @@ def difference(place: str, ours: Floats, theirs: Floats) -> Difference:
     return Difference(place, float(gaps.max() / np.abs(theirs).max()), worst)
 
 
+def of_theirs(states: Sequence[Floats], truth: Truth) -> Sequence[Floats]:
+    """The states after whole layers of the truth, one of which may be several of ours."""
+    several = len(states) // len(truth.states)
+    return states[several - 1 :: several]
+
+
 def agrees(executor: Executor, truth: Truth) -> bool:
     """Whether all that `differences` compares agrees; logits are computed only where all states do."""
     pages, rows = page_table(executor, len(truth.prompt)), range(len(truth.prompt))
-    states = executor.trace(batch(truth.prompt, 0, pages, rows))
+    states = of_theirs(executor.trace(batch(truth.prompt, 0, pages, rows)), truth)
     if any(difference("", *pair).share > TOLERANCE for pair in zip(states, truth.states, strict=True)):
         return False
     logits = executor.step(batch(truth.prompt, 0, pages, rows))

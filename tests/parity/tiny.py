@@ -21,6 +21,7 @@ from .cases.case import COMMON, Case
 Floats = NDArray[np.float32]
 PROMPT_TOKENS = 45  # more than two cache pages, and more than every sliding window
 GREEDY_TOKENS = 18
+COMPUTED = ("inv_freq", "slope_rate", "query_decay", "key_decay", "diagonal_decay")  # by model code, not learned
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
         if name.endswith("tid2eid"):
             experts = model.config.n_routed_experts
             tensor.copy_(torch.rand(len(tensor), experts, generator=generator).argsort(1)[:, : tensor.shape[1]])
-        if "inv_freq" in name or not tensor.is_floating_point() or tensor.ndim == 0:
+        if name.endswith(COMPUTED) or not tensor.is_floating_point() or tensor.ndim == 0:
             continue
         noise = torch.randn(tensor.shape, generator=generator)
         if re.search(r"(norm[^.]*\.weight|\.(per_expert_)?scale|layer_scalar)$", name):

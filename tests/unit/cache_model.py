@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-CPU, PADDING = -1, -2
+CPU, PADDING, RETURNED = -1, -2, -3
 COUNTS = ("distinct", "hits", "misses", "fills", "cpu")
 
 
@@ -56,6 +56,7 @@ class CacheModel:
     slots: int
     fillable: int
     rule: Rule
+    experts: int = 1 << 12  # of a layer: ids from there on are no experts'
     clock: int = 0
     held: dict[int, int] = field(default_factory=dict)  # slot -> record
     record_stamp: dict[int, int] = field(default_factory=dict)  # of records that were ever routed to
@@ -68,7 +69,7 @@ class CacheModel:
     def plan(self, tokens: Sequence[Sequence[int]], bucket: int, top_k: int, first_record: int) -> Planned:
         """`tokens` are the expert ids of the live tokens of a layer whose experts begin at `first_record`."""
         self.clock += 1
-        wanted = sorted({first_record + expert for token in tokens for expert in token})
+        wanted = sorted({first_record + expert for token in tokens for expert in token if expert < self.experts})
         hits = {record: slot for record in wanted if (slot := self.slot_of(record)) is not None}
         misses = [record for record in wanted if record not in hits]
         may_fill = [record for record in misses if record < self.fillable]
@@ -89,7 +90,11 @@ class CacheModel:
             self.record_stamp[record] = self.clock
 
         where = {record: 2 * slot for record, slot in hits.items()} | {record: 2 * slot + 1 for record, slot in fills}
-        target = [where.get(first_record + expert, CPU) for token in tokens for expert in token]
+        target = [
+            where.get(first_record + expert, CPU) if expert < self.experts else RETURNED
+            for token in tokens
+            for expert in token
+        ]
         target += [PADDING] * (bucket * top_k - len(target))
         numbers = (len(wanted), len(hits), len(misses), q, len(misses) - q)
         counts = dict(zip(COUNTS, numbers, strict=True))

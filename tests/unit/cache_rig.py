@@ -86,7 +86,7 @@ class CacheRig:
             max_tokens=geometry.max_tokens,
             threads=geometry.threads,
         )
-        self.model = CacheModel(geometry.records, geometry.slots, fillable, rule_of(split))
+        self.model = CacheModel(geometry.records, geometry.slots, fillable, rule_of(split), geometry.experts)
         self.stream = self.driver.stream("main")
         self._ids = self.driver.allocate(4 * geometry.max_tokens * geometry.top_k)
         self._rows = self.driver.allocate(4)

@@ -148,7 +148,7 @@ class RandomModel:
         self.op("route", (f"scores{n}",), (f"ids{n}", f"weights{n}"), (choice,), **attrs)
         self.bank(biases, fused)
         reads = ("x", f"ids{n}", f"weights{n}")
-        self.op("experts", reads, (f"mixed{n}",), layer=n, activation=activation, alpha=1.7, limit=0.5)
+        self.op("experts", reads, (f"mixed{n}",), layer=n, experts=EXPERTS, activation=activation, alpha=1.7, limit=0.5)
         self.op("add", ("x", f"mixed{n}"), ("x",), scale=0.7)
 
     # --- the whole

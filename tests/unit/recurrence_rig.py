@@ -157,16 +157,20 @@ def conv(attrs: Mapping[str, Any], reads: Sequence[Doubles], weights: Sequence[D
 
 
 def delta_rule(attrs: Mapping[str, Any], reads: Sequence[Doubles], weights: Sequence[Doubles | None]) -> Doubles:
-    q, k, v, g, b = reads
+    q, k, v, *learned = reads
     heads, k_dim, v_dim = attrs["heads"], attrs["k_dim"], attrs["v_dim"]
     share = heads // attrs["key_heads"]
     out = np.zeros((len(q), heads, v_dim))
     for head in range(heads):
         state, key = np.zeros((k_dim, v_dim)), slice(head // share * k_dim, (head // share + 1) * k_dim)
         for t in range(len(q)):
-            decay = g[t].reshape(heads, -1)[head]
-            state = np.exp(decay)[:, None] * state
-            update = sigmoid(b[t, head]) * (v[t, head * v_dim : (head + 1) * v_dim] - state.T @ k[t, key])
+            update = v[t, head * v_dim : (head + 1) * v_dim]
+            if learned:
+                g, b = learned
+                state = np.exp(g[t].reshape(heads, -1)[head])[:, None] * state
+                update = sigmoid(b[t, head]) * (update - state.T @ k[t, key])
+            else:
+                state = np.exp(-attrs["slope"] * 2 ** (-8 * (head + 1) / heads)) * state
             state += np.outer(k[t, key], update)
             out[t, head] = attrs["scale"] * state.T @ q[t, key]
     return out.reshape(len(q), -1)

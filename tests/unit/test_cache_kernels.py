@@ -16,7 +16,7 @@ from engine.experts.split import Split
 
 EXPERTS = 256
 MISSES = 64
-CPU = -1
+CPU, RETURNED = -1, -3
 
 
 def plan_cost(slots: int, fills: int) -> LaunchCounters:
@@ -112,19 +112,21 @@ def test_outputs_are_merged_in_routing_order_wherever_they_were_computed() -> No
     rng = np.random.default_rng(5)
     sides = [(rng.integers(-(1 << 20), 1 << 20, (tokens * top_k, stride)) / 64).astype(np.float32) for _ in range(2)]
     weights = (rng.integers(1, 1 << 12, (tokens, top_k)) / 4096).astype(np.float32)
+    own = (rng.integers(-(1 << 20), 1 << 20, (tokens, hidden)) / 64).astype(np.float32)
     target = rng.choice([CPU, 0, 5], (tokens, top_k)).astype(np.int32)
+    target[:, 2] = RETURNED
     sides[0][0, 3] = np.nan
     target[0, 0] = 2
 
     driver = SimDriver()
     buffers = []
-    for array in (*sides, target, weights, np.array([live], np.int32), np.full((tokens, hidden), 7, np.float32)):
+    for array in (own, *sides, target, weights, np.array([live], np.int32), np.full((tokens, hidden), 7, np.float32)):
         memory = driver.allocate(array.nbytes)
         driver.upload(memory.address, array)
         buffers.append(memory)
-    device, host, where, factors, rows, y = (memory.address for memory in buffers)
+    x, device, host, where, factors, rows, y = (memory.address for memory in buffers)
     stream = driver.stream()
-    args = [device, host, stride, where, factors, rows, top_k, hidden, y, hidden]
+    args = [x, hidden, device, host, stride, where, factors, rows, top_k, hidden, y, hidden]
     driver.launch(stream, driver.kernel("merge"), (2, tokens, 1), 32, args)
     driver.synchronise(stream)
     merged = np.zeros((tokens, hidden), np.float32)
@@ -135,6 +137,7 @@ def test_outputs_are_merged_in_routing_order_wherever_they_were_computed() -> No
         for place in range(top_k):
             pair = token * top_k + place
             row = sides[int(target[token, place] == CPU)][pair, :hidden].astype(np.float64)
+            row = own[token].astype(np.float64) if target[token, place] == RETURNED else row
             total = (float(weights[token, place]) * row + total.astype(np.float64)).astype(np.float32)
         assert np.array_equal(merged[token], total, equal_nan=True)
     assert merged[0].view(np.uint32)[3] == 0x7FC00000

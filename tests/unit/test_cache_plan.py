@@ -7,7 +7,7 @@ import random
 import pytest
 
 from engine.experts.split import CARRIED, Branch, Split, Timing
-from tests.unit.cache_model import CPU, PADDING
+from tests.unit.cache_model import CPU, PADDING, RETURNED
 from tests.unit.cache_rig import CacheRig, Geometry
 
 
@@ -45,6 +45,15 @@ def test_layers_share_the_slots_and_not_the_experts() -> None:
     other = cache.step([[5, 2]], bucket=1, layer=1)
     assert other.fills == [(8 + 2, 2), (8 + 5, 3)]
     assert held(cache) == {0: 2, 1: 5, 2: 10, 3: 13}
+
+
+def test_ids_beyond_the_experts_are_nobodys() -> None:
+    cache = rig()
+    planned = cache.step([[5, 8], [11, 9]], bucket=3, layer=0)
+    assert planned.target == [fill(0), RETURNED, RETURNED, RETURNED, PADDING, PADDING]
+    assert planned.counts == {"distinct": 1, "hits": 0, "misses": 1, "fills": 1, "cpu": 0}
+    assert held(cache) == {0: 5}, "id 8 is not the first expert of the layer behind"
+    cache.compare()
 
 
 def test_padding_touches_nothing() -> None:

@@ -24,6 +24,12 @@ def delta(heads: int, key_heads: int, k_dim: int, v_dim: int, channelwise: bool)
     return Case("delta_rule", reads, heads * v_dim, delta_rule, attrs, state=heads * k_dim * v_dim)
 
 
+def linear(heads: int, k_dim: int, v_dim: int) -> Case:
+    reads = ((heads * k_dim, 1.0), (heads * k_dim, 0.2), (heads * v_dim, 1.0))
+    attrs = {"heads": heads, "key_heads": heads, "k_dim": k_dim, "v_dim": v_dim, "scale": 0.25, "slope": 0.7}
+    return Case("delta_rule", reads, heads * v_dim, delta_rule, attrs, state=heads * k_dim * v_dim)
+
+
 def state_space(heads: int, head_dim: int, groups: int, n: int, by_channel: bool, low: float, high: float) -> Case:
     width = heads * head_dim
     reads = ((width, 1.0), (heads, 1.0), (groups * n, 1.0), (groups * n, 1.0))
@@ -43,6 +49,7 @@ CASES = {
     "shared key heads": delta(6, 2, 16, 20, False),
     "a decay a key channel": delta(4, 2, 20, 150, True),
     "one head": delta(1, 1, 64, 64, True),
+    "linear attention": linear(5, 20, 150),
     "mamba 2": state_space(6, 10, 2, 32, False, 0.0, 0.0),
     "mamba 2 with clamped steps": state_space(8, 5, 1, 20, False, 0.4, 0.9),
     "mamba 1": state_space(70, 1, 1, 16, True, 0.0, 0.0),

@@ -132,7 +132,7 @@ def test_pairs_are_placed_as_the_table_says(bucket: int, live: int) -> None:
     rng = np.random.default_rng(bucket)
     driver = SimDriver(1 << 20)
     places = np.stack([rng.integers(0, 3, experts), rng.integers(0, 50, experts)], axis=1).astype(np.int32)
-    ids = rng.integers(0, experts, (bucket, top_k)).astype(np.int32)
+    ids = rng.integers(0, experts + 3, (bucket, top_k)).astype(np.int32)
     ids[live:] = 1 << 30
     at = [driver.allocate(array.nbytes).address for array in (places, ids)]
     rows, target = driver.allocate(4).address, driver.allocate(4 * bucket * top_k + 4).address
@@ -140,13 +140,19 @@ def test_pairs_are_placed_as_the_table_says(bucket: int, live: int) -> None:
         driver.upload(address, array)
     for part in range(3):
         driver.upload(target, np.full(bucket * top_k + 1, 12345, np.int32))
-        args = (at[0], part, at[1], rows, bucket, top_k, target)
+        args = (at[0], experts, part, at[1], rows, bucket, top_k, target)
         driver.launch(driver.stream(), driver.kernel("place_pairs"), (-(-bucket * top_k // 64), 1, 1), 64, args)
         found = np.zeros(bucket * top_k + 1, np.int32)
         driver.allocate(16).free()  # waits
         driver.download(target, found)
         twin = [
-            int(places[expert, 1]) if row < live and places[expert, 0] == part else -2
+            -2
+            if row >= live
+            else -3
+            if expert >= experts
+            else int(places[expert, 1])
+            if places[expert, 0] == part
+            else -2
             for row in range(bucket)
             for expert in (ids[row] if row < live else [0] * top_k)
         ]

@@ -62,6 +62,14 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
         "mamba_d_state": 14,
     },
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
+    "longcat_flash": {
+        "num_layers": 2,
+        "zero_expert_num": 3,
+        "moe_topk": 2,
+        "ffn_hidden_size": 56,
+        "expert_ffn_hidden_size": 24,
+    },
+    "minimax": {"sliding_window": None, "attn_type_list": [0, 1, 0]},
     "jamba": {"sliding_window": None, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 6},
     "nemotron_h": {
         "sliding_window": None,

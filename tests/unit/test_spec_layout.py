@@ -307,7 +307,8 @@ def test_every_family_names_every_tensor_it_can_need() -> None:
     """A spec's keys without a source would surface as an error at a user's desk; here it surfaces first."""
     for family in FAMILIES.values():
         held = {key for source in family.names.sources for key in source.holds}
-        assert {"embed", "head", "final_norm", "attn.q", "attn.o", *_norms(family.residual)} <= held, family.name
+        residual = family.residual if isinstance(family.residual, Residual) else Residual("normed")
+        assert {"embed", "head", "final_norm", "attn.q", "attn.o", *_norms(residual)} <= held, family.name
         if family.moe is not None:
             gate = {"gate"} if "relu2" not in family.activations.values() else set()
             assert {"router", "up", "down"} | gate <= held, family.name

@@ -112,16 +112,20 @@ def delta_rule(
     out_stride,
     slot_values,
     scale,
+    slope,
+    HEADS: tl.constexpr,
     SHARED_BY: tl.constexpr,
     K_DIM: tl.constexpr,
     K_BLOCK: tl.constexpr,
     V_DIM: tl.constexpr,
     V_BLOCK: tl.constexpr,
     A_CHANNEL: tl.constexpr,
+    CORRECTS: tl.constexpr,
 ):
     """Some columns of the state of one value head, [K_DIM][V_DIM] a head; grid (any number, heads, blocks of columns).
 
     SHARED_BY value heads have a key head in common; with A_CHANNEL there is a decay for each key channel.
+    Unless it CORRECTS, values are learned as they are, and head h of HEADS decays by -slope * 2^(-8 (h + 1) / HEADS).
     """
     head = tl.program_id(1)
     row = tl.arange(0, K_BLOCK)
@@ -141,13 +145,17 @@ def delta_rule(
             keys = tl.load(k + token * k_stride + key, mask=in_key, other=0.0)
             queries = tl.load(q + token * q_stride + key, mask=in_key, other=0.0)
             values = tl.load(v + token * v_stride + value, mask=in_value, other=0.0)
-            beta = 1.0 / (1.0 + tl.exp(-tl.load(b + token * b_stride + head)))
-            if A_CHANNEL:
+            if not CORRECTS:
+                state *= tl.exp(-slope * tl.exp2(-8.0 * (head + 1) / HEADS))
+            elif A_CHANNEL:
                 decay = tl.load(g + token * g_stride + head * K_DIM + row, mask=in_key, other=0.0)
                 state *= tl.exp(decay)[:, None]
             else:
                 state *= tl.exp(tl.load(g + token * g_stride + head))
-            change = beta * (values - tl.sum(state * keys[:, None], 0))
+            change = values
+            if CORRECTS:
+                beta = 1.0 / (1.0 + tl.exp(-tl.load(b + token * b_stride + head)))
+                change = beta * (values - tl.sum(state * keys[:, None], 0))
             state += keys[:, None] * change[None, :]
             read = scale * tl.sum(state * queries[:, None], 0)
             tl.store(out + token * out_stride + value, read, mask=in_value)

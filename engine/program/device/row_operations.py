@@ -166,11 +166,12 @@ def make_scale(op: OpReader) -> Issue:
     x = op.write(0)
     op.require(op.op.reads == op.op.writes, "it scales in place")
     factor = op.context.weights.vector(op.op.weights[0], 1)
+    by = 1.0 if factor else op.real("by")
     launch = op.context.launcher("scale_rows")
 
     def issue(extent: Extent) -> None:
         grid = columns_grid(x.width, extent.grid_rows(x.per_row))
-        launch(grid, THREADS, x.address, x.stride, factor, x.width, extent.live(x.per_row))
+        launch(grid, THREADS, x.address, x.stride, factor, by, x.width, extent.live(x.per_row))
 
     return issue
 

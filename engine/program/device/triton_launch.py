@@ -33,7 +33,7 @@ TYPES: Mapping[str, str] = {
     **dict.fromkeys(("value_base", "value_values", "window", "chunk", "out_stride"), "i32"),
     **dict.fromkeys(("x_stride", "y_stride", "q_stride", "k_stride", "v_stride", "g_stride", "b_stride"), "i32"),
     **dict.fromkeys(("c_stride", "dt_stride", "slot_values", "channels"), "i32"),
-    **dict.fromkeys(("scale", "softcap", "dt_min", "dt_max"), "fp32"),
+    **dict.fromkeys(("scale", "slope", "softcap", "dt_min", "dt_max"), "fp32"),
 }
 """Triton's types of the parameters of all kernels, by name."""
 

@@ -93,13 +93,16 @@ class TritonRecurrences:
         )
 
     def _delta_rule(self, stream: Stream, op: Op, extent: Extent) -> None:
-        q, k, v, g, b = (self._buffers[name] for name in op.reads)
+        q, k, v, *learned = (self._buffers[name] for name in op.reads)
+        g, b = learned or (q, q)  # nobody reads them where there is no correction
         out = self._buffers[op.writes[0]]
         heads, key_heads = _int(op, "heads"), _int(op, "key_heads")
         k_dim, v_dim = _int(op, "k_dim"), _int(op, "v_dim")
         _require(op, q.width == k.width == key_heads * k_dim, "the buffers of keys do not hold its heads")
-        _require(op, v.width == out.width == heads * v_dim and b.width == heads, "the values do not hold its heads")
-        _require(op, g.width in (heads, heads * k_dim), "the decay is neither one a head nor one a key channel")
+        _require(op, v.width == out.width == heads * v_dim, "the values do not hold its heads")
+        _require(op, not learned or b.width == heads, "the updates' strengths are not one a head")
+        known = not learned or g.width in (heads, heads * k_dim)
+        _require(op, known, "the decay is neither one a head nor one a key channel")
         _require(op, all(apart(out, read) for read in (q, k, v, g, b)), "it writes over what it reads")
         k_block = block_of(k_dim)
         v_block = min(block_of(v_dim), max(16, _HELD // k_block))
@@ -107,12 +110,14 @@ class TritonRecurrences:
             stream,
             "delta_rule",
             {
+                "HEADS": heads,
                 "SHARED_BY": heads // key_heads,
                 "K_DIM": k_dim,
                 "K_BLOCK": k_block,
                 "V_DIM": v_dim,
                 "V_BLOCK": v_block,
-                "A_CHANNEL": int(g.width != heads),
+                "A_CHANNEL": int(bool(learned) and g.width != heads),
+                "CORRECTS": int(bool(learned)),
             },
             (_programs(extent), heads, -(-v_dim // v_block)),
             q=q.address,
@@ -130,6 +135,7 @@ class TritonRecurrences:
             out_stride=out.stride,
             slot_values=self._slot_values,
             scale=_real(op, "scale"),
+            slope=0.0 if learned else _real(op, "slope"),
         )
 
     def _ssm(self, stream: Stream, op: Op, extent: Extent) -> None:

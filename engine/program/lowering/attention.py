@@ -103,6 +103,8 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
     else:
         build.linears(source, {q: "attn.q", **keys}, biases)
     build.norm(kv_a, k_latent, "attn.kv_a_norm", eps=mixer.norm_eps)
+    if mixer.latent_scale != 1.0:
+        build.op("scale", (k_latent,), (k_latent,), ("",), by=mixer.latent_scale)
     if mixer.rope is not None:
         build.rope(k, mixer.rope, heads=1, stride=key_dim, offset=latent)
     build.head_linear(q, latent_q, "attn.k_up", heads, (query_dim, 0), (key_dim, 0))

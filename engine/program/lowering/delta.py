@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.program.lowering.build import Build
-from engine.spec.recurrent import DeltaNet
+from engine.spec.recurrent import DeltaNet, LinearAttention
 
 UNIT_EPS = 1e-6  # under the root of a query's or a key's length, in every published model of this kind
 
@@ -51,6 +51,41 @@ def lower_delta_net(build: Build, mixer: DeltaNet, source: str, target: str) -> 
         activation=mixer.gate_activation,
     )
     build.linears(mixed, {target: "delta.o"})
+
+
+def lower_linear_attention(build: Build, mixer: LinearAttention, source: str, target: str) -> None:
+    """The delta rule without its correction, under decays that are fixed."""
+    width = mixer.width
+    qkv = build.buffer("linear", 3 * width)
+    views = {
+        name: build.view(f"linear.{name}", qkv, place * width, width) for place, name in enumerate(("q", "k", "v"))
+    }
+    gate, mixed = build.buffer("linear_gate", width), build.buffer("linear_mixed", width)
+    build.linears(source, {**{view: f"linear.{name}" for name, view in views.items()}, gate: "linear.gate"})
+    build.op("gate", (qkv, qkv), (qkv,), activation="sigmoid")  # silu: x * sigmoid(x)
+    build.op(
+        "delta_rule",
+        (views["q"], views["k"], views["v"]),
+        (mixed,),
+        state=build.state(mixer.heads * mixer.head_dim * mixer.head_dim),
+        key_heads=mixer.heads,
+        heads=mixer.heads,
+        k_dim=mixer.head_dim,
+        v_dim=mixer.head_dim,
+        scale=1.0,
+        slope=mixer.slope,
+    )
+    build.op(
+        "gated_norm",
+        (mixed, gate),
+        (mixed,),
+        (build.weight("linear.norm"),),
+        eps=mixer.norm_eps,
+        group=width,
+        gate_first=False,
+        activation="sigmoid",
+    )
+    build.linears(mixed, {target: "linear.o"})
 
 
 def conv(build: Build, buffer: str, key: str, bias: str, channels: int, kernel: int, activation: str) -> None:

@@ -6,6 +6,8 @@ from engine.program.ir import Attr
 from engine.program.lowering.build import RESIDUAL, Build
 from engine.spec.schema import Activation, Dense, Moe, Router, Shared
 
+DEFERRED = "deferred"  # what routed experts add to the residual stream behind the next layer
+
 
 def lower_dense(build: Build, part: Dense, source: str, target: str, keys: str = "ffn") -> None:
     """Writes `down(act(gate(x), up(x)))` of the weights under `keys`, or `down(act(up(x)))`, to `target`."""
@@ -24,14 +26,15 @@ def lower_dense(build: Build, part: Dense, source: str, target: str, keys: str =
 
 def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
     ids, weights = _choice(build, moe, source)
-    seen, made = source, target
+    routed = build.buffer(DEFERRED, build.spec.hidden_size) if moe.deferred else target
+    seen, made = source, routed
     if moe.apart:
         seen = build.buffer("experts_input", build.spec.hidden_size)
         build.stream_norm(RESIDUAL, seen, "experts_norm")
     if moe.latent:
         whole, seen, made = seen, build.buffer("latent", moe.latent), build.buffer("latent_part", moe.latent)
         build.linears(whole, {seen: "latent_in"})
-    attrs = {"layer": build.moe_layers, **activation_attrs(moe.experts.activation)}
+    attrs = {"layer": build.moe_layers, "experts": moe.experts.count, **activation_attrs(moe.experts.activation)}
     if moe.scaled_input:
         scaled = build.buffer("scaled", build.buffers[seen].width)
         build.op("gate", (seen, weights), (scaled,), activation="none")
@@ -40,17 +43,20 @@ def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
         build.op("experts", (seen, ids, weights), (made,), **attrs)
     build.moe_layers += 1
     if moe.latent:
-        build.linears(made, {target: "latent_out"})
+        build.linears(made, {routed: "latent_out"})
     if moe.apart:
-        build.stream_norm(target, target, "experts_post_norm")
+        build.stream_norm(routed, routed, "experts_post_norm")
     if moe.shared is not None:
-        _shared_experts(build, moe, moe.shared, source, target)
+        shared = target if moe.deferred else build.buffer("shared", build.spec.hidden_size)
+        _shared_experts(build, moe, moe.shared, source, shared)
+        if not moe.deferred:
+            build.op("add", (target, shared), (target,), scale=moe.shared.scale)
 
 
 def _choice(build: Build, moe: Moe, source: str) -> tuple[str, str]:
     """The buffers of the chosen experts and their weights."""
     router, seen, scale = moe.router, source, 1.0
-    scores = build.buffer("router_logits", moe.experts.count)
+    scores = build.buffer("router_logits", moe.choices)
     ids = build.buffer("expert_ids", router.top_k, dtype="i32")
     weights = build.buffer("expert_weights", router.top_k)
     if router.normed:
@@ -65,15 +71,13 @@ def _choice(build: Build, moe: Moe, source: str) -> tuple[str, str]:
 
 
 def _shared_experts(build: Build, moe: Moe, shared: Shared, source: str, target: str) -> None:
-    out = build.buffer("shared", build.spec.hidden_size)
-    lower_dense(build, Dense(shared.width, moe.experts.activation), source, out, "shared")
+    lower_dense(build, Dense(shared.width, moe.experts.activation), source, target, "shared")
     if moe.apart:
-        build.stream_norm(out, out, "shared_post_norm")
+        build.stream_norm(target, target, "shared_post_norm")
     if shared.gated:
         gate = build.buffer("shared_gate", 1)
         build.linears(source, {gate: "shared.sigmoid_gate"})
-        build.op("sigmoid_gate", (out, gate), (out,))
-    build.op("add", (target, out), (target,), scale=shared.scale)
+        build.op("sigmoid_gate", (target, gate), (target,))
 
 
 def activation_attrs(activation: Activation) -> dict[str, Attr]:

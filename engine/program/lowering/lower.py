@@ -8,14 +8,14 @@ from engine.program.ir import Program
 from engine.program.lowering.attention import lower_attention, lower_latent_attention
 from engine.program.lowering.build import RESIDUAL, Build
 from engine.program.lowering.compressed import lower_compressed_attention
-from engine.program.lowering.delta import lower_delta_net
-from engine.program.lowering.feed_forward import lower_dense, lower_moe
+from engine.program.lowering.delta import lower_delta_net, lower_linear_attention
+from engine.program.lowering.feed_forward import DEFERRED, lower_dense, lower_moe
 from engine.program.lowering.layer_inputs import lower_layer_input, lower_layer_inputs
 from engine.program.lowering.lifetimes import share_storage
 from engine.program.lowering.state_spaces import lower_mamba, lower_mamba2, lower_short_conv
 from engine.program.lowering.streams import collapse, collapse_at_the_end, expand, spread
 from engine.spec.compressed import CompressedAttention
-from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
+from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
 from engine.spec.residual import Residual
 from engine.spec.schema import Attention, Dense, Ffn, LatentAttention, Mixer, Moe, Spec
 
@@ -38,7 +38,7 @@ def lower(spec: Spec, context: int = 0) -> Program:
         _decoder_layer(build, layer)
     _head(build)
     return Program(
-        buffers=share_storage(build.buffers, build.ops, keep=(RESIDUAL, LOGITS, *build.kept)),
+        buffers=share_storage(build.buffers, build.ops, keep=(RESIDUAL, LOGITS, DEFERRED, *build.kept)),
         ops=tuple(build.ops),
         caches=tuple(build.caches),
         ropes=tuple(build.ropes),
@@ -67,9 +67,14 @@ def _decoder_layer(build: Build, layer: int) -> None:
         _parallel_parts(build, mixer, ffn)
     else:
         if mixer is not None:
-            _part(build, "attn", residual, lambda source, target: _mixer(build, mixer, source, target))
+            scales = residual.attn_keep, residual.attn_add
+            _part(build, "attn", residual, scales, lambda source, target: _mixer(build, mixer, source, target))
         if ffn is not None:
-            _part(build, "ffn", residual, lambda source, target: _feed_forward(build, ffn, source, target))
+            scales = residual.ffn_keep, residual.ffn_add
+            _part(build, "ffn", residual, scales, lambda source, target: _feed_forward(build, ffn, source, target))
+    before = build.spec.layers[layer - 1].ffn if layer else None
+    if isinstance(before, Moe) and before.deferred:
+        _add(build, DEFERRED)
     if build.spec.layer_inputs is not None:
         lower_layer_input(build, build.spec.layer_inputs, build.buffer(PART, build.spec.hidden_size))
     if residual.scaled:
@@ -77,8 +82,17 @@ def _decoder_layer(build: Build, layer: int) -> None:
     build.layer_ends.append(len(build.ops))
 
 
-def _part(build: Build, keys: str, residual: Residual, operations: Callable[[str, str], None]) -> None:
-    """What `operations` make of the stream, with the norms before and after them, and its addition to the stream."""
+def _part(
+    build: Build,
+    keys: str,
+    residual: Residual,
+    scales: tuple[float, float],
+    operations: Callable[[str, str], None],
+) -> None:
+    """What `operations` make of the stream, with the norms before and after them, and its addition to the stream.
+
+    `scales` are those of a stream that is normed, and of what is added to it.
+    """
     source, part = RESIDUAL, build.buffer(PART, build.spec.hidden_size)
     streams, weights = build.spec.streams, ""
     if streams is not None:
@@ -90,10 +104,15 @@ def _part(build: Build, keys: str, residual: Residual, operations: Callable[[str
     operations(source, part)
     if residual.norms_after:
         build.stream_norm(part, part, f"{keys}_post_norm")
-    if streams is None:
-        _add(build, part)
-    else:
+    if streams is not None:
         expand(build, streams, RESIDUAL, part, weights)
+    elif residual.is_normed:
+        keep, add = scales
+        if keep != 1.0:
+            build.op("scale", (source,), (source,), ("",), by=keep)
+        build.op("add", (source, part), (RESIDUAL,), scale=add * build.spec.residual_scale)
+    else:
+        _add(build, part)
 
 
 def _parallel_parts(build: Build, mixer: Mixer, ffn: Ffn) -> None:
@@ -121,6 +140,8 @@ def _mixer(build: Build, mixer: Mixer, source: str, target: str) -> None:
             lower_compressed_attention(build, mixer, source, target)
         case DeltaNet():
             lower_delta_net(build, mixer, source, target)
+        case LinearAttention():
+            lower_linear_attention(build, mixer, source, target)
         case Mamba():
             lower_mamba(build, mixer, source, target)
         case Mamba2():

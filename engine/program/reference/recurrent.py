@@ -48,23 +48,32 @@ def _conv(op: Op, step: Step) -> None:
 
 
 def _delta_rule(op: Op, step: Step) -> None:
-    """Per head: S = exp(g) S; u = beta (v - S^T k); S += k u^T; o = scale S^T q."""
+    """Per head: S = exp(g) S; u = beta (v - S^T k), or without g and beta u = v; S += k u^T; o = scale S^T q."""
     heads, k_dim, v_dim = (int(op.attrs[name]) for name in ("heads", "k_dim", "v_dim"))
-    q, k, v, g, b = (step.buffers[name] for name in op.reads)
+    q, k, v, *learned = (step.buffers[name] for name in op.reads)
     share = heads // int(op.attrs["key_heads"])
     q, k = (x.reshape(len(x), -1, k_dim).repeat_interleave(share, 1) for x in (q, k))
-    v, g, beta = v.reshape(len(v), heads, v_dim), g.reshape(len(g), heads, -1, 1), b.sigmoid()
+    v = v.reshape(len(v), heads, v_dim)
+    g = learned[0].reshape(len(v), heads, -1, 1) if learned else _fixed_decays(op, heads).expand(len(v), heads, 1, 1)
     out = step.buffers[op.writes[0]].view(len(v), heads, v_dim)
 
     def advance(state: Tensor, token: int) -> None:
         memory = state.view(heads, k_dim, v_dim)
         memory *= g[token].exp()
-        known = torch.einsum("hkv,hk->hv", memory, k[token])
-        change = beta[token, :, None] * (v[token] - known)
+        change = v[token]
+        if learned:
+            known = torch.einsum("hkv,hk->hv", memory, k[token])
+            change = learned[1][token].sigmoid()[:, None] * (change - known)
         memory += k[token, :, :, None] * change[:, None, :]
         out[token] = float(op.attrs["scale"]) * torch.einsum("hkv,hk->hv", memory, q[token])
 
     _over_tokens(op, step, advance)
+
+
+def _fixed_decays(op: Op, heads: int) -> Tensor:
+    """Logarithms [heads, 1, 1]: head h has -slope * 2^(-8 (h + 1) / heads)."""
+    places = torch.arange(1, heads + 1, dtype=torch.float64).view(heads, 1, 1)
+    return (-float(op.attrs["slope"]) * torch.exp2(-8 * places / heads)).float()
 
 
 def _ssm(op: Op, step: Step) -> None:

@@ -94,7 +94,7 @@ def _add(op: Op, step: Step) -> None:
 
 
 def _scale(op: Op, step: Step) -> None:
-    step.buffers[op.writes[0]][:] *= step.weight(op.weights[0])
+    step.buffers[op.writes[0]][:] *= step.weight(op.weights[0]) if op.weights[0] else float(op.attrs["by"])
 
 
 def _select(op: Op, step: Step) -> None:

@@ -26,6 +26,8 @@ from engine.spec.families.indexed import INDEXED_FAMILIES
 from engine.spec.families.layer_norms import LAYER_NORM_FAMILIES
 from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
+from engine.spec.families.longcat import LONGCAT_FAMILIES
+from engine.spec.families.minimax import MINIMAX_FAMILIES
 from engine.spec.families.parallel import PARALLEL_FAMILIES
 from engine.spec.families.post_norm import POST_NORM_FAMILIES
 from engine.spec.families.record import Family
@@ -58,6 +60,8 @@ FAMILIES: Mapping[str, Family] = {
         *DELTA_FAMILIES,
         *HYBRID_FAMILIES,
         *BAILING_FAMILIES,
+        *LONGCAT_FAMILIES,
+        *MINIMAX_FAMILIES,
         *SIGMOID_ROUTED_FAMILIES,
         *INDEXED_FAMILIES,
         *ERNIE_FAMILIES,

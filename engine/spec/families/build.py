@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -31,12 +32,13 @@ from engine.spec.families.record import (
     Part,
     RopeRule,
     SinglePartRule,
+    StreamRule,
     WindowRule,
 )
 from engine.spec.families.recurrent import offset_of, recurrent_layers, recurrent_mixer
 from engine.spec.families.shared_keys import of_layer, with_shared_keys
 from engine.spec.families.single_part import parts_of_layers
-from engine.spec.residual import RMS_NORM, Norm
+from engine.spec.residual import RMS_NORM, Norm, Residual
 from engine.spec.rope import Growth, Rope
 from engine.spec.schema import (
     MOST_LAYERS,
@@ -56,6 +58,8 @@ from engine.spec.schema import (
 )
 
 LAYERS = key("num_hidden_layers", "n_layers")
+PAIRS = key("num_layers")
+DEPTH_EPS = 1e-5  # for models of one layer, as transformers has it
 HIDDEN = key("hidden_size", "d_model")
 DENSE, SPARSE = "dense", "sparse"
 COMBINATIONS = {"sum": 1.0, "average": 0.5}
@@ -119,6 +123,8 @@ def _refuse_unknown_settings(family: Family, config: Config) -> None:
 def _layers(family: Family, config: Config) -> list[Layer]:
     if family.single_part is not None:
         return _single_part_layers(family, family.single_part, config)
+    if family.paired:
+        return _paired_layers(family, config)
     count = config.integer(LAYERS)
     require_positive(num_hidden_layers=count, hidden_size=config.integer(HIDDEN))
     require(count <= MOST_LAYERS, f"{count} layers are more than the {MOST_LAYERS} that any model has")
@@ -131,7 +137,11 @@ def _layers(family: Family, config: Config) -> list[Layer]:
         by_token = layers_by_token(family.moe, config, count)
         ffns = [_without_choice(ffn) if named else ffn for ffn, named in zip(ffns, by_token, strict=True)]
     mixers = _mixers(family, config, moe)
-    layers = [Layer(mixer, ffn, family.residual) for mixer, ffn in zip(mixers, ffns, strict=True) if ffn is not None]
+    layers = [
+        Layer(mixer, ffn, _residual(family.residual, config, mixer))
+        for mixer, ffn in zip(mixers, ffns, strict=True)
+        if ffn is not None
+    ]
     return layers if family.shared_keys is None else with_shared_keys(layers, family.shared_keys, config)
 
 
@@ -142,21 +152,41 @@ def _without_choice(ffn: Ffn | None) -> Ffn | None:
     return replace(ffn, router=replace(ffn.router, by_token=True, choice_bias=False))
 
 
+def _residual(rule: Residual | StreamRule, config: Config, mixer: Mixer | None) -> Residual:
+    """How a layer with this mixer joins the residual stream."""
+    if isinstance(rule, Residual):
+        return rule
+    keep, add = rule.attention if isinstance(mixer, Attention | LatentAttention) else rule.recurrent
+    factors = [config.number(factor) for factor in (keep, add, *rule.ffn)]
+    return Residual("normed", attn_keep=factors[0], attn_add=factors[1], ffn_keep=factors[2], ffn_add=factors[3])
+
+
+def _paired_layers(family: Family, config: Config) -> list[Layer]:
+    pairs = config.integer(PAIRS)
+    require(0 < pairs <= MOST_LAYERS // 2, f"{config.where} counts {pairs} layers")
+    mixer = _mixer(family.mixer, config, 0)
+    return [
+        Layer(mixer, replace(_experts(family, config), deferred=True)),
+        Layer(mixer, _dense(family, config)),
+    ] * pairs
+
+
 def _single_part_layers(family: Family, rule: SinglePartRule, config: Config) -> list[Layer]:
+    residual = _residual(family.residual, config, None)
     make: Mapping[Part, Callable[[], Layer]] = {
-        "attention": lambda: Layer(_mixer(family.mixer, config, 0), None, family.residual),
-        "recurrent": lambda: Layer(_recurrent(family, config), None, family.residual),
-        "dense": lambda: Layer(None, _dense(family, config), family.residual),
-        "experts": lambda: Layer(None, _experts(family, config), family.residual),
+        "attention": lambda: Layer(_mixer(family.mixer, config, 0), None, residual),
+        "recurrent": lambda: Layer(_recurrent(family, config, 0.0), None, residual),
+        "dense": lambda: Layer(None, _dense(family, config), residual),
+        "experts": lambda: Layer(None, _experts(family, config), residual),
     }
     parts = parts_of_layers(rule, config)
     made = {part: make[part]() for part in set(parts)}
     return [made[part] for part in parts]
 
 
-def _recurrent(family: Family, config: Config) -> Mixer:
+def _recurrent(family: Family, config: Config, depth: float) -> Mixer:
     assert family.recurrent is not None, f"{family.name} has no recurrent layers"
-    return recurrent_mixer(family.recurrent.mixer, config, config.number(family.norm_eps))
+    return recurrent_mixer(family.recurrent.mixer, config, config.number(family.norm_eps), depth)
 
 
 def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
@@ -179,9 +209,12 @@ def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
             for layer, (window, is_moe) in enumerate(zip(windows, moe, strict=True))
         ]
     attention = _mixer(family.mixer, config, 0)
-    recurrent = _recurrent(family, config)
     keep_states = recurrent_layers(family.recurrent, config, count)
-    return [recurrent if keeps_state else attention for keeps_state in keep_states]
+    depths = [layer / (count - 1 + DEPTH_EPS) for layer in range(count)]
+    return [
+        _recurrent(family, config, depth) if keeps_state else attention
+        for keeps_state, depth in zip(keep_states, depths, strict=True)
+    ]
 
 
 def _windows(rule: MixerRule, config: Config, count: int) -> list[int]:
@@ -315,19 +348,25 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
     nope_dim, rope_dim = config.integer(rule.nope_dim), config.integer(rule.rope_dim)
     require_positive(qk_nope_head_dim=nope_dim, qk_rope_head_dim=rope_dim)
     rope = _rope(rule.rope, config, rope_dim)
+    q_lora_rank, kv_lora_rank = config.integer(rule.q_lora_rank), config.integer(rule.kv_lora_rank)
+    q_scale = latent_scale = 1.0
+    if rule.scaled_latents:
+        require_positive(q_lora_rank=q_lora_rank, kv_lora_rank=kv_lora_rank)
+        q_scale, latent_scale = (math.sqrt(config.integer(HIDDEN) / rank) for rank in (q_lora_rank, kv_lora_rank))
     return LatentAttention(
         heads=config.integer(rule.heads),
-        q_lora_rank=config.integer(rule.q_lora_rank),
-        kv_lora_rank=config.integer(rule.kv_lora_rank),
+        q_lora_rank=q_lora_rank,
+        kv_lora_rank=kv_lora_rank,
         nope_dim=nope_dim,
         rope_dim=rope_dim,
         v_dim=config.integer(rule.v_dim),
-        scale=(nope_dim + rope_dim) ** -0.5 * yarn_score_scale(config),
+        scale=(nope_dim + rope_dim) ** -0.5 * yarn_score_scale(config) * q_scale,
         rope=rope,
         norm_eps=rule.norm_eps,
         bias=config.flag(rule.bias),
         gated=rule.gated,
         indexer=None if rule.index is None else read_indexer(rule.index, config, rope),
+        latent_scale=latent_scale,
     )
 
 
@@ -361,6 +400,7 @@ def _experts(family: Family, config: Config) -> Moe:
         config.integer(rule.latent),
         rule.scaled_input,
         rule.apart,
+        config.integer(rule.zero),
     )
 
 

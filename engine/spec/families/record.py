@@ -127,7 +127,8 @@ class LatentRule:
     """Multi-head latent attention; without `rope` nothing is rotated.
 
     `norm_eps` is a constant of the family's model code, not of config.json. With `gated` every head's output has a
-    gate.
+    gate. With `scaled_latents` both latents are as long as the hidden state would be: each is multiplied by the root of
+    the hidden state's width over its own.
     """
 
     heads: Key = HEADS
@@ -141,6 +142,7 @@ class LatentRule:
     rope: RopeRule | None = RopeRule(pairs=True)
     gated: bool = False
     index: IndexRule | None = None
+    scaled_latents: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,17 +204,30 @@ class DeltaRule:
 
 
 @dataclass(frozen=True)
+class LinearRule:
+    """Attention without a softmax, whose heads forget the slower the later the layer.
+
+    `norm_eps` is a constant of the family's model code, not of config.json.
+    """
+
+    heads: Key = HEADS
+    head_dim: Key = HEAD_DIM
+    norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True)
 class RecurrentRule:
     """Which layers have the recurrent `mixer` instead of the family's attention.
 
-    A list `types` gives a name for every layer, those of recurrent ones being in `names`; without it `numbers` lists
-    the recurrent layers, counted from 1; without either it is all but one of every `interval`: the last, or the one
-    after `offset` others.
+    A list `types` gives a name for every layer, those of recurrent ones being in `names`, or a list `marks` a number,
+    that of recurrent ones being 0; without them `numbers` lists the recurrent layers, counted from 1; without any it is
+    all but one of every `interval`: the last, or the one after `offset` others.
     """
 
-    mixer: DeltaRule | StateRule
+    mixer: DeltaRule | LinearRule | StateRule
     names: tuple[str, ...]
     types: Key = LAYER_TYPES
+    marks: Key = NO_LAYERS
     numbers: Key = NO_LAYERS
     interval: Key | int = 0
     offset: Key | None = None
@@ -231,6 +246,15 @@ class SinglePartRule:
     types: Key
     pattern: Key
     meanings: Mapping[Part, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class StreamRule:
+    """A stream that is normed where parts read it: by what it is multiplied then, and what each kind of part makes."""
+
+    attention: tuple[Key, Key]
+    recurrent: tuple[Key, Key]
+    ffn: tuple[Key, Key]
 
 
 @dataclass(frozen=True)
@@ -296,6 +320,7 @@ class MoeRule:
     apart: bool = False
     normed: bool = False
     expert_scale: bool = False
+    zero: Key | int = 0  # further experts, which return what they see
     clamped: ActivationRule | None = None
     first_dense: Key | int = 0
     last: Key | int = -1
@@ -352,6 +377,8 @@ class Family:
     `hidden_act` names the activation of every feed-forward part without one of its own; `activations` are the names
     that the family knows, and ours. With `embedding_root` embeddings are multiplied by the root of the hidden size too.
     `defaults` are fields that config.json may lack, as the family's own code has them.
+    With `paired` config.json counts two of our layers as one: the first has shared and routed experts, what the routed
+    ones make being added behind the second, and the second is dense.
     """
 
     name: str
@@ -365,7 +392,7 @@ class Family:
     dense_bias: Key | bool = False
     norm_eps: Key | float = NORM_EPS
     norm: NormRule = NormRule()
-    residual: Residual = PRE_NORM
+    residual: Residual | StreamRule = PRE_NORM
     streams: StreamsRule | None = None
     embedding_scale: Key | float = 1.0
     embedding_root: Key | bool = False
@@ -385,3 +412,4 @@ class Family:
     hidden_act: Key = HIDDEN_ACT
     activations: Mapping[str, str] = field(default_factory=lambda: SILU)
     inside: str = ""
+    paired: bool = False

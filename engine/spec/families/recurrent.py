@@ -5,20 +5,27 @@ from __future__ import annotations
 from engine.base.errors import CorruptFileError
 from engine.base.plain import shortened
 from engine.spec.check import require_positive
-from engine.spec.families.config import REMEDY, Config, Key
+from engine.spec.families.config import REMEDY, Config, Key, key
 from engine.spec.families.layer_lists import miscounted_layers, undefined_layer
-from engine.spec.families.record import DeltaRule, RecurrentRule
+from engine.spec.families.record import DeltaRule, LinearRule, RecurrentRule
 from engine.spec.families.state_spaces import StateRule, state_mixer
-from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
+from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
 
+HIDDEN = key("hidden_size")
+LAST_SLOPE = 1e-5
 ATTENTION_NAMES = ("attention", "full_attention")
 
 
 def recurrent_layers(rule: RecurrentRule, config: Config, count: int) -> list[bool]:
     """For every layer whether it is recurrent. Raises UnsupportedError for a type of layer that is not known."""
-    types, numbers = config.texts(rule.types), config.integers(rule.numbers)
+    types, marks = config.texts(rule.types), config.integers(rule.marks)
+    numbers = config.integers(rule.numbers)
     if types:
         return _typed(types, rule, config, count)
+    if marks:
+        if len(marks) != count or not {0, 1}.issuperset(marks):
+            raise CorruptFileError(f"{config.where} marks {count} layers with {shortened(marks)}.", REMEDY)
+        return [mark == 0 for mark in marks]
     if numbers:
         if min(numbers) < 1 or max(numbers) > count:
             raise CorruptFileError(f"{config.where} numbers the layers {shortened(numbers)} of {count}.", REMEDY)
@@ -48,10 +55,28 @@ def _typed(types: tuple[str, ...], rule: RecurrentRule, config: Config, count: i
 
 
 def recurrent_mixer(
-    rule: DeltaRule | StateRule, config: Config, norm_eps: float
-) -> DeltaNet | Mamba | Mamba2 | ShortConv:
-    """The mixer of all recurrent layers of a model."""
-    return _delta_net(rule, config, norm_eps) if isinstance(rule, DeltaRule) else state_mixer(rule, config, norm_eps)
+    rule: DeltaRule | LinearRule | StateRule, config: Config, norm_eps: float, depth: float
+) -> DeltaNet | LinearAttention | Mamba | Mamba2 | ShortConv:
+    """The mixer of a recurrent layer. `depth` is 0 for a model's first layer, and 1 for its last."""
+    match rule:
+        case DeltaRule():
+            return _delta_net(rule, config, norm_eps)
+        case LinearRule():
+            return _linear_attention(rule, config, depth)
+        case _:
+            return state_mixer(rule, config, norm_eps)
+
+
+def _linear_attention(rule: LinearRule, config: Config, depth: float) -> LinearAttention:
+    """Slopes reach nearly nothing in the last layer, as MiniMax-01 has them (arXiv 2501.08313)."""
+    heads = config.integer(rule.heads)
+    require_positive(num_attention_heads=heads)
+    return LinearAttention(
+        heads=heads,
+        head_dim=config.integer(rule.head_dim) or config.integer(HIDDEN) // heads,
+        slope=1 - depth + LAST_SLOPE,
+        norm_eps=rule.norm_eps,
+    )
 
 
 def _delta_net(rule: DeltaRule, config: Config, norm_eps: float) -> DeltaNet:

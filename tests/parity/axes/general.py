@@ -191,7 +191,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "activation": moe(_other_activation),
     "clamp": moe(_no_clamp),
     "alpha": moe(_other_alpha),
-    "shared experts": moe(lambda moe: replace(moe, shared=None)),
+    "shared experts": moe(lambda moe: moe if moe.deferred else replace(moe, shared=None)),
     "shared gate": moe(lambda moe: replace(moe, shared=moe.shared and replace(moe.shared, gated=False))),
 }
 

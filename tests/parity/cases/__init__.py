@@ -7,6 +7,7 @@ from .gemma import GEMMA_CASES
 from .latent import LATENT_CASES
 from .linear import LINEAR_CASES
 from .llama4 import LLAMA4_CASES
+from .longcat import LONGCAT_CASES
 from .plain import PLAIN_CASES
 from .quantised import QUANTISED_CASES
 from .recurrent import RECURRENT_CASES
@@ -21,6 +22,7 @@ CASES: tuple[Case, ...] = (
     *LATENT_CASES,
     *RECURRENT_CASES,
     *LINEAR_CASES,
+    *LONGCAT_CASES,
     *PLAIN_CASES,
     *LLAMA4_CASES,
     *GEMMA_CASES,

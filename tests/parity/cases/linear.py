@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .case import BIASES, HEAD, ODD, ODD_HEAD, THETA, Case, rope
+from .case import BIASES, HEAD, LOCAL_EIGHT, LOCAL_SEVEN, ODD, ODD_HEAD, THETA, Case, rope
 from .latent import DEEPSEEK_YARN, LATENT
 
 BAILING_MOE = {
@@ -56,7 +56,22 @@ ODD_BAILING = {
     "rope_parameters": THETA,
 }
 
+LINEAR, FULL = "linear_attention", "full_attention"
+MINIMAX = {
+    "layer_types": [LINEAR, FULL, LINEAR],
+    "full_attn_alpha_factor": 1.5,
+    "full_attn_beta_factor": 0.9,
+    "linear_attn_alpha_factor": 0.8,
+    "linear_attn_beta_factor": 1.2,
+    "mlp_alpha_factor": 1.3,
+    "mlp_beta_factor": 0.7,
+    "block_size": 16,
+}
+ODD_MINIMAX = {"layer_types": [FULL, LINEAR, LINEAR], "linear_attn_alpha_factor": 1.5, "block_size": 7}
+
 LINEAR_CASES = (
+    Case("minimax", "minimax", {**HEAD, **LOCAL_EIGHT, **MINIMAX}),
+    Case("minimax-odd", "minimax", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, **ODD_MINIMAX}),
     Case("bailing_moe_v2", "sarvam_moe", {**HEAD, **BAILING_MOE}),
     Case("bailing_moe_v2-odd-groups-biased", "sarvam_moe", {**ODD, **ODD_HEAD, **BIASES, **ODD_BAILING_MOE}),
     Case("bailing_hybrid", "bailing_hybrid", BAILING),
