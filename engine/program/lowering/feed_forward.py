@@ -51,6 +51,8 @@ def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
         _shared_experts(build, moe, moe.shared, source, shared)
         if not moe.deferred:
             build.op("add", (target, shared), (target,), scale=moe.shared.scale)
+        elif moe.shared.scale != 1.0:
+            build.op("scale", (target,), (target,), ("",), by=moe.shared.scale)
 
 
 def _choice(build: Build, moe: Moe, source: str) -> tuple[str, str]:

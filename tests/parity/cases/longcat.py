@@ -26,8 +26,8 @@ ODD_LONGCAT = {
     "q_lora_rank": 27,
     "kv_lora_rank": 22,
     "qk_nope_head_dim": 10,
-    "qk_rope_head_dim": 6,
-    "head_dim": 6,
+    "qk_rope_head_dim": 10,
+    "head_dim": 10,
     "v_head_dim": 14,
     "n_routed_experts": 7,
     "zero_expert_num": 9,  # so that some tokens choose none of the others
