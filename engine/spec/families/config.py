@@ -169,3 +169,8 @@ class Config:
     def _wrong(self, wanted: Any, kind: str, value: Any) -> CorruptFileError:
         name = wanted.names[0] if isinstance(wanted, Key) else "a value"
         return CorruptFileError(f"{name} in {self.where} must be {kind}, not {shortened(value)}.", REMEDY)
+
+
+def is_on(when: tuple[str, str] | None, config: Config) -> bool:
+    """Whether a field has the value that switches something on; nothing to switch it is on."""
+    return when is None or config.data.get(when[0]) == when[1]

@@ -17,6 +17,7 @@ from engine.spec.names import Names
 from engine.spec.residual import PRE_NORM, Residual
 
 WINDOW = key("sliding_window", default=0)
+HIDDEN = key("hidden_size", "d_model")
 HEADS = key("num_attention_heads", "n_heads")
 KV_HEADS = key("num_key_value_heads", default=0)  # 0: as many as heads
 HEAD_DIM = key("head_dim", default=0)  # 0: hidden_size / heads
