@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from engine.files.ftw.opening import Ftw, open_model
 from engine.program.weights import FtwWeights
 
 from .cases import CASES
+from .cases.case import THETA
 from .cases.latent import DEEPSEEK_YARN
+from .cases.residual import LONG
 from .codecs_numpy import pack_for_conversion, unpack
 from .prepare import Prepared, no_tokenizer, prepare
 
@@ -31,6 +34,36 @@ CONVERTER = os.environ.get("FREETOKEN_CONVERTER", "")
 pytestmark = pytest.mark.skipif(not CONVERTER, reason="FREETOKEN_CONVERTER names no convert_hf_to_gguf.py")
 
 LOGARITHMS = ("delta.a_log", "mamba.a_log")  # the file has -exp of them
+
+DEEPSEEK_SCALED = {"rope_parameters": {**DEEPSEEK_YARN["rope_parameters"], "mscale": 1.0}}
+LONG_ROUND = {
+    **LONG,
+    **{name: [round(factor, 1) for factor in LONG[name]] for name in ("short_factor", "long_factor")},
+    "short_mscale": 1.0,
+    "long_mscale": 1.0,
+}
+LINEAR_FAR = {
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+    }
+}
+CHUNKS_OF_FOUR = {
+    "attention_chunk_size": 8192,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+    "no_rope_layers": None,
+    "no_rope_layer_interval": 4,
+    "num_hidden_layers": 4,
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 16.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
 
 # By case, settings that the converter or llama.cpp takes for granted.
 CONVERTED: dict[str, dict[str, Any]] = {
@@ -48,7 +81,7 @@ CONVERTED: dict[str, dict[str, Any]] = {
     "gpt_oss": {"swiglu_limit": 7.0},
     "deepseek_v2": {},
     "deepseek_v3": {},
-    "deepseek_v3-groups-yarn": {"rope_parameters": {**DEEPSEEK_YARN["rope_parameters"], "mscale": 1.0}},
+    "deepseek_v3-groups-yarn": DEEPSEEK_SCALED,
     "glm4_moe": {},
     "dots1": {},
     "minimax_m2": {},
@@ -63,6 +96,31 @@ CONVERTED: dict[str, dict[str, Any]] = {
     "jamba": {},
     "nemotron_h": {},
     "nemotron_h-latent": {},
+    "arcee": {},
+    "gemma": {},
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3": {"query_pre_attn_scalar": 16, **LINEAR_FAR, "layer_types": None, "num_hidden_layers": 6},
+    "gemma4-experts": {},
+    "gemma4-inputs-shared-keys": {},
+    "olmo2": {},
+    "cohere2": {"tie_word_embeddings": True, "layer_types": None, "num_hidden_layers": 4},
+    "phimoe": {"router_jitter_noise": 0.01, "rope_parameters": LONG_ROUND},
+    "llama4": {**CHUNKS_OF_FOUR, "num_local_experts": 16},
+    "llama4-odd-wrapped": {**CHUNKS_OF_FOUR, "num_local_experts": 128, "rope_parameters": THETA},
+    "afmoe": {"global_attn_every_n_layers": 4, "num_hidden_layers": 4},
+    "mimo_v2_flash": {
+        "routed_scaling_factor": 1.0,
+        "rope_parameters": {
+            "full_attention": {**THETA, "partial_rotary_factor": 0.334},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 70.0, "partial_rotary_factor": 0.334},
+        },
+    },
+    "hunyuan_v1_dense": {},
+    "hunyuan_v1_moe": {"rope_parameters": THETA},
+    "hy_v3": {},
+    "bailing_moe_v2": {},
+    "deepseek_v32": DEEPSEEK_SCALED,
+    "glm_moe_dsa": {},
 }
 UNBOUNDED = ("granitemoehybrid", "nemotron_h")  # whose files name a context of 2^20 tokens
 BY_NAME = {case.name: case for case in CASES}
@@ -84,7 +142,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Twins]:
     arguments: list[str] = []
     for name, settings in CONVERTED.items():
         case = BY_NAME[name]
-        model = prepare(replace(case, settings={**case.settings, **settings}), folder / name)
+        model = prepare(replace(case, settings={**case.settings, **settings}, wrapped=False, prefix=""), folder / name)
         made[name] = Twins(model, folder / f"{name}.gguf")
         arguments += [str(as_published(model.checkpoint, folder / f"{name}-published")), str(made[name].file)]
     program = Path(__file__).with_name("run_converter.py")
@@ -94,10 +152,63 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Twins]:
     return made
 
 
+def _count_tokens(config: dict[str, Any], folder: Path) -> None:
+    """A tokenizer.json of as many tokens as there are embeddings, of which the converter keeps so many."""
+    vocabulary = {str(token): token for token in range(config["vocab_size"])}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
+
+
+def _gemma3(config: dict[str, Any], folder: Path) -> None:
+    _count_tokens(config, folder)
+    ropes = config.pop("rope_parameters")
+    config["rope_theta"] = ropes["full_attention"].pop("rope_theta")
+    config["rope_local_base_freq"] = ropes["sliding_attention"]["rope_theta"]
+    config["rope_scaling"] = ropes["full_attention"]
+
+
+def _mimo(config: dict[str, Any], folder: Path) -> None:
+    ropes = config.pop("rope_parameters")
+    config |= {f"swa_{name}": config[name] for name in ("head_dim", "v_head_dim", "num_attention_heads")}
+    config |= {
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "swa_num_key_value_heads": 2 * config["num_key_value_heads"],
+        "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind in config.pop("layer_types")],
+        "rope_parameters": ropes["full_attention"],
+        "swa_rope_theta": ropes["sliding_attention"]["rope_theta"],
+    }
+
+
+def _hunyuan(config: dict[str, Any], folder: Path) -> None:
+    config["moe_intermediate_size"] = [config["intermediate_size"]] * config["num_hidden_layers"]
+    config["num_shared_expert"] = [1] * config["num_hidden_layers"]
+
+
+def _bailing(config: dict[str, Any], folder: Path) -> None:
+    config |= {"architectures": ["BailingMoeV2ForCausalLM"], "model_type": "bailing_moe"}
+    config["num_experts"] = config.pop("n_routed_experts")
+    config["num_shared_experts"] = config.pop("n_shared_experts")
+    config["score_function"] = "sigmoid"
+
+
+PUBLISHED: dict[str, Callable[[dict[str, Any], Path], None]] = {
+    "gemma3_text": _gemma3,
+    "gemma4_text": _count_tokens,
+    "mimo_v2_flash": _mimo,
+    "hunyuan_v1_moe": _hunyuan,
+    "sarvam_moe": _bailing,
+    "cohere2": lambda config, _folder: config.update(rotary_pct=1.0),
+    "phimoe": lambda config, _folder: config.update(architectures=["PhiMoEForCausalLM"]),
+    "deepseek_v32": lambda config, _folder: config.update(scoring_func="sigmoid"),
+}
+
+
 def as_published(checkpoint: Path, folder: Path) -> Path:
     """A copy whose config says what published ones do and transformers leaves to its code."""
     shutil.copytree(checkpoint, folder)
     config = json.loads((folder / "config.json").read_text())
+    if config["model_type"] in PUBLISHED:
+        PUBLISHED[config["model_type"]](config, folder)
     if config["model_type"] in ("granitemoehybrid", "jamba"):
         named = {"linear_attention": "mamba", "full_attention": "attention"}
         config["layer_types"] = [named.get(kind, kind) for kind in config.get("layer_types", [])]

@@ -7,14 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.sources.gguf.architectures.record import ROPE_FACTORS, Architecture, Key
+from engine.files.sources.gguf.architectures.record import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    Architecture,
+    Key,
+)
 from engine.files.sources.gguf.metadata import Metadata, from_tensors, shortest
 from engine.files.sources.tensors import SourceTensor
 
-# the two settings that models with llama-3 positions are published with, beside their factor
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+# What models with llama-3 positions are published with, beside their factor: Llama 3 and Llama 4.
+_ORIGINAL = 8192
+_LOW_AND_HIGH = ((1.0, 4.0), (1.0, 1.0))
+_STILL = 1e29  # a frequency divided by so much turns nothing
 
 
 def build_config(
@@ -27,17 +36,37 @@ def build_config(
     """
     reader = Metadata(metadata, path)
     config: dict[str, Any] = {"model_type": architecture.model_type, "architectures": [architecture.hf_class]}
-    config["num_hidden_layers"] = reader.number(Key("block_count")) - reader.number(Key("nextn_predict_layers", 0))
-    config.update({name: reader.number(key) for name, key in architecture.config.items()})
+    layers = config["num_hidden_layers"] = reader.number(Key("block_count")) - reader.number(
+        Key("nextn_predict_layers", 0)
+    )
+    config.update(
+        {name: reader.number(key) for name, key in architecture.config.items() if name not in architecture.by_window}
+    )
+    config.update({name: reader.by_window(*rule, layers) for name, rule in architecture.by_window.items()})
+    config.update({name: reader.doubled(key) for name, key in architecture.doubled.items()})
     config.update(_latent_heads(reader, config) if architecture.latent else _heads(architecture, reader, config, path))
     config.update(architecture.constants)
-    config.update({name: reader.word(key, words) for name, (key, words) in architecture.words.items()})
+    words = {name: reader.word(*rule, layers) for name, rule in architecture.words.items()}
+    config.update({name: word for name, word in words.items() if word is not None})
     config.update({name: reader.ratio(*keys) for name, keys in architecture.ratios.items()})
     config.update(from_tensors(architecture, tensors, config["num_hidden_layers"], path))
     config["vocab_size"] = _rows(tensors, "token_embd.weight", path)
     config["tie_word_embeddings"] = "output.weight" not in tensors
-    config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
-    return config
+    if architecture.proportional:
+        config["rope_parameters"] = _two_ropes(reader, config, tensors, path)
+    else:
+        config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
+    return _nested(config)
+
+
+def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields `a.b` as the field b of an object a."""
+    nested: dict[str, Any] = {name: value for name, value in config.items() if "." not in name}
+    for name, value in config.items():
+        if "." in name:
+            outer, inner = name.split(".")
+            nested.setdefault(outer, {})[inner] = value
+    return nested
 
 
 def _heads(architecture: Architecture, reader: Metadata, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -45,7 +74,10 @@ def _heads(architecture: Architecture, reader: Metadata, config: Mapping[str, An
     kv_heads = config["num_key_value_heads"] or config["num_attention_heads"]
     width = config["head_dim"] or config["hidden_size"] // config["num_attention_heads"]
     heads = {"num_key_value_heads": kv_heads, "head_dim": width}
-    rotated = reader.number(Key("rope.dimension_count", width))
+    rotated = reader.number(Key(architecture.rotated, width))
+    if architecture.root_width is not None:
+        by_layers = architecture.root_width == config["num_hidden_layers"]
+        heads["query_pre_attn_scalar"] = config["hidden_size"] // config["num_attention_heads"] if by_layers else width
     if architecture.partial:
         return {**heads, "partial_rotary_factor": rotated / width}
     if rotated != width:
@@ -79,7 +111,9 @@ def _rope_scaling(
 ) -> dict[str, Any] | None:
     kind = reader.text("rope.scaling.type") or "none"
     if ROPE_FACTORS in tensors:
-        return _llama3_scaling(tensors[ROPE_FACTORS], config, path)
+        return _llama3_scaling(_frequencies(tensors, ROPE_FACTORS, config["head_dim"], path), config, path)
+    if LONG_FACTORS in tensors:
+        return _long_scaling(reader, config, tensors, path)
     if kind == "none":
         return None
     if kind == "linear":
@@ -109,19 +143,70 @@ def _yarn_habits(reader: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"mscale": mscale, "mscale_all_dim": mscale}
 
 
-def _llama3_scaling(tensor: SourceTensor, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _frequencies(tensors: Mapping[str, SourceTensor], name: str, head_dim: int, path: Path) -> NDArray[np.float32]:
+    """The divisors of a head's frequencies, which a file holds as a tensor."""
+    if name not in tensors:
+        raise CorruptFileError(f"{path} lacks the tensor {name}.")
+    tensor = tensors[name]
+    if tensor.form != "f32" or tensor.shape != (head_dim // 2,):
+        raise CorruptFileError(f"{path}: {name} is {tensor.form} {list(tensor.shape)}.")
+    factors: NDArray[np.float32] = tensor.read(0, 1).view(np.float32)[0]
+    return factors
+
+
+def _two_ropes(
+    reader: Metadata, config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
+) -> dict[str, Any]:
+    """Gemma 4's: that of layers which see everything turns the fast part of a head; the rest have huge divisors."""
+    factors = _frequencies(tensors, ROPE_FACTORS, config["global_head_dim"], path)
+    turning = int((factors == 1).sum())
+    if not turning or (factors[:turning] != 1).any() or (factors[turning:] < _STILL).any():
+        raise UnsupportedError(f"{path} holds frequencies in {ROPE_FACTORS} that are not those of gemma4.")
+    return {
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": config["rope_theta"],
+            "partial_rotary_factor": turning / len(factors),
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": reader.number(Key("rope.freq_base_swa", 10000.0))},
+    }
+
+
+def _long_scaling(
+    reader: Metadata, config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
+) -> dict[str, Any]:
+    """LongRoPE. The magnitude is llama.cpp's, the same for short and long texts."""
+    magnitude = reader.number(Key("rope.scaling.attn_factor", 1.0))
+    return {
+        "rope_type": "longrope",
+        "short_factor": _shortest_of(_frequencies(tensors, SHORT_FACTORS, config["head_dim"], path)),
+        "long_factor": _shortest_of(_frequencies(tensors, LONG_FACTORS, config["head_dim"], path)),
+        "original_max_position_embeddings": reader.number(Key("rope.scaling.original_context_length")),
+        "short_mscale": magnitude,
+        "long_mscale": magnitude,
+    }
+
+
+def _shortest_of(values: NDArray[np.float32]) -> list[float]:
+    return [shortest(value) for value in values.tolist()]
+
+
+def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The settings that give the divisors of frequencies which the file holds as a tensor.
 
     Source of the formula: "llama3" in transformers' modeling_rope_utils.
     """
-    if tensor.form != "f32" or tensor.shape != (config["head_dim"] // 2,):
-        raise CorruptFileError(f"{path}: {ROPE_FACTORS} is {tensor.form} {list(tensor.shape)}.")
-    factors = tensor.read(0, 1).view(np.float32)[0]
     factor = float(factors.max())
     frequencies = config["rope_theta"] ** -(np.arange(len(factors)) * 2 / config["head_dim"])
-    turns = _LLAMA3["original_max_position_embeddings"] * frequencies / (2 * np.pi)
-    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
-    smooth = np.clip((turns - low) / (high - low), 0, 1)
-    if not np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-4):
-        raise UnsupportedError(f"{path} holds frequencies in {ROPE_FACTORS} that are not those of llama-3 models.")
-    return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
+    turns = _ORIGINAL * frequencies / (2 * np.pi)
+    for low, high in _LOW_AND_HIGH:
+        smooth = np.clip((turns - low) / (high - low), 0, 1) if high > low else (turns > low).astype(np.float64)
+        if np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-4):
+            return {
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": low,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": _ORIGINAL,
+            }
+    raise UnsupportedError(f"{path} holds frequencies in {ROPE_FACTORS} that are not those of llama models.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.sources.gguf.architectures.record import REQUIRED, Architecture, Key
+from engine.files.sources.gguf.architectures.record import REQUIRED, WINDOWS, Architecture, Key
 from engine.files.sources.tensors import SourceTensor
 
 
@@ -30,16 +31,40 @@ class Metadata:
         if key.listed and isinstance(value, list):
             return [self._plain(name, item) for item in value]
         if isinstance(value, list):
-            value = self._same(name, value, key.largest)
+            value = value[0] if key.first and value else self._same(name, value, key.largest)
         return value if value is None or key.listed else self._plain(name, value)
 
-    def word(self, key: Key, words: Mapping[Any, str]) -> str | list[str]:
-        """What one of a few values is called, or each of a list of them."""
+    def word(self, key: Key, words: Mapping[Any, Any], layers: int) -> Any:
+        """What one of a few values stands for, or each of those of `layers` layers; None where there is none."""
         value = self.number(key)
+        if value is None:
+            return None
+        value = value[:layers] if isinstance(value, list) else value
         unknown = [each for each in (value if isinstance(value, list) else [value]) if each not in words]
         if unknown:
             raise UnsupportedError(f"{self._path}: {self._prefix}{key.name} is {unknown[0]}, which is not known.")
         return [words[each] for each in value] if isinstance(value, list) else words[value]
+
+    def by_window(self, key: Key, windowed: bool, layers: int) -> Any:
+        """What the list of a key has for those of `layers` layers that have a window, or for the others.
+
+        One number holds for both; where there is no layer of the kind, so does that of the other.
+        """
+        value = self.number(replace(key, listed=True))
+        if not isinstance(value, list):
+            return value
+        windows = self.number(WINDOWS)
+        if not isinstance(windows, list) or min(len(windows), len(value)) < layers:
+            raise CorruptFileError(
+                f"{self._path}: {self._prefix}{key.name} differs, and which layers differ is not said."
+            )
+        found = [each for each, window in zip(value[:layers], windows, strict=False) if bool(window) is windowed]
+        return self._same(self._prefix + key.name, found or value[:layers], False)
+
+    def doubled(self, name: str) -> bool:
+        """Whether the last of a list is twice the first."""
+        value = self.number(Key(name, listed=True))
+        return isinstance(value, list) and len(value) > 0 and value[-1] == 2 * value[0]
 
     def ratio(self, above: str, below: str) -> int:
         """One count divided by another, of which it is a multiple."""
@@ -83,8 +108,12 @@ def from_tensors(
     if architecture.kinds and not 0 <= layers <= len(tensors):
         raise CorruptFileError(f"{path} speaks of {layers} layers and holds {len(tensors)} tensors.")
     endings = {name.split(".", 2)[2]: tensor for name, tensor in reversed(list(tensors.items())) if name.count(".") > 1}
-    config: dict[str, Any] = {name: ending in endings for name, ending in architecture.flags.items()}
-    config |= {name: endings[ending].shape[0] for name, ending in architecture.widths.items() if ending in endings}
+    named = {**endings, **tensors}
+    config: dict[str, Any] = {name: ending in named for name, ending in architecture.flags.items()}
+    config |= {name: named[ending].shape[0] for name, ending in architecture.widths.items() if ending in named}
+    for name, (one, other) in architecture.lacking.items():
+        having = [tensor.removesuffix(one) for tensor in tensors if tensor.split(".", 2)[-1] == one]
+        config[name] = any(prefix + other not in tensors for prefix in having)
     for name, kinds in architecture.kinds.items():
         config[name] = [_kind(kinds, layer, tensors, path) for layer in range(layers)]
     return config

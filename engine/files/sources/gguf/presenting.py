@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.sources.gguf.architectures.record import OUTER_TENSORS, ROPE_FACTORS, Architecture
+from engine.files.sources.gguf.architectures.record import (
+    LONG_FACTORS,
+    OUTER_TENSORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    Architecture,
+)
 from engine.files.sources.gguf.fused import GATE_UP, QKV, Rows, cut, gates_and_ups, queries_keys_values
 from engine.files.sources.gguf.q5 import Q5Tensor
 from engine.files.sources.gguf.undo import Place, Presented, undone
@@ -33,7 +39,7 @@ def present_tensors(
     outer = {**OUTER_TENSORS, **architecture.outer}
     unstacked = {part for parts in architecture.stacked.values() for part in parts}
     for name, tensor in raw.items():
-        if name == ROPE_FACTORS:
+        if name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS):
             continue
         match = _LAYER.fullmatch(name)
         if name in outer:

@@ -9,10 +9,21 @@ from collections.abc import Mapping
 
 from engine.files.sources.gguf.architectures.attending import ATTENDING
 from engine.files.sources.gguf.architectures.biased import BIASED
+from engine.files.sources.gguf.architectures.gemma import GEMMA
 from engine.files.sources.gguf.architectures.latent import LATENT
+from engine.files.sources.gguf.architectures.local import LOCAL
+from engine.files.sources.gguf.architectures.plain import PLAIN
 from engine.files.sources.gguf.architectures.record import Architecture
 from engine.files.sources.gguf.architectures.recurrent import RECURRENT
 
 __all__ = ["ARCHITECTURES"]
 
-ARCHITECTURES: Mapping[str, Architecture] = {**ATTENDING, **BIASED, **LATENT, **RECURRENT}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    **ATTENDING,
+    **BIASED,
+    **GEMMA,
+    **LATENT,
+    **LOCAL,
+    **PLAIN,
+    **RECURRENT,
+}

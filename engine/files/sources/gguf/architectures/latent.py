@@ -48,6 +48,17 @@ LATENT_ATTENTION = {
 }
 HEADS_APART = {"attn_k_b": BY_HEAD, "attn_v_b": BY_HEAD}
 _STEMS = {**LATENT_ATTENTION, **MLP, **MOE, **SHARED_EXPERTS}
+_INDEXER = {
+    "indexer.attn_q_b": "self_attn.indexer.wq_b",
+    "indexer.attn_k": "self_attn.indexer.wk",
+    "indexer.k_norm": "self_attn.indexer.k_norm",
+    "indexer.proj": "self_attn.indexer.weights_proj",
+}
+_INDEX = {
+    "index_n_heads": Key("attention.indexer.head_count"),
+    "index_head_dim": Key("attention.indexer.key_length"),
+    "index_topk": Key("attention.indexer.top_k"),
+}
 
 LATENT = {
     "deepseek2": Architecture(
@@ -65,6 +76,25 @@ LATENT = {
         stems=_STEMS,
         exact=CHOICE_BIAS,
         undo=HEADS_APART,
+        latent=True,
+    ),
+    "deepseek32": Architecture(
+        "deepseek_v32",
+        "DeepseekV32ForCausalLM",
+        config={**LATENT_CONFIG, **_INDEX},
+        stems={**_STEMS, **_INDEXER},
+        exact=CHOICE_BIAS,
+        undo=HEADS_APART,
+        latent=True,
+    ),
+    "glm-dsa": Architecture(
+        "glm_moe_dsa",
+        "GlmMoeDsaForCausalLM",
+        config={**LATENT_CONFIG, **_INDEX},
+        stems={**_STEMS, **_INDEXER},
+        exact=CHOICE_BIAS,
+        undo=HEADS_APART,
+        words={"indexer_types": (Key("attention.indexer.types", None, listed=True), {True: "full", False: "shared"})},
         latent=True,
     ),
 }

@@ -16,13 +16,14 @@ class Key:
     """A metadata key below the architecture's name; `default` of REQUIRED makes its absence an error.
 
     A list, as for layers that differ, must hold one value throughout; with `largest` it may hold zeros besides, for
-    layers that have none. `listed` keeps it a list, a value a layer.
+    layers that have none, and with `first` its first value counts. `listed` keeps it a list, a value a layer.
     """
 
     name: str
     default: Any = REQUIRED
     largest: bool = False
     listed: bool = False
+    first: bool = False
 
 
 # What was done to a tensor on its way into the file, and is undone (`engine.files.sources.gguf.undo`).
@@ -46,12 +47,17 @@ class Architecture:
     suffix changes too, `outer` those outside the layers, `stacked` tensors made of several fused ones by rows. `undo`
     says, by stem or exact name, what was done to the tensors on their way into the file.
 
-    `config` names the metadata behind each config field, `constants` what every model of it has, `words` what a
-    metadata value is called, `ratios` fields that are one key divided by another. `flags` are true where some layer has
-    a tensor, `widths` the rows of the first tensor of that name, and `kinds` lists that call every layer after the
-    first of the named tensors that it has.
+    `config` names the metadata behind each config field (`a.b` is the field b of an object a), `constants` what every
+    model of it has, `words` what a metadata value stands for, absent ones for nothing, `ratios` fields that are one key
+    divided by another, `by_window` what a list has for layers with a window, or without. `doubled` are true where the
+    last of a list is twice the first. `flags` are true where there is a tensor, in some layer or outside, `lacking`
+    where a layer has the first tensor and not the second, `widths` the rows of the first tensor of that name, and
+    `kinds` lists that call every layer after the first of the named tensors that it has.
 
-    A `latent` architecture describes heads that share a latent key; a `partial` one may rotate a part of each head.
+    A `latent` architecture describes heads that share a latent key; a `partial` one may rotate a part of each head, as
+    many values as the key `rotated` says. With `proportional` layers that see everything have a rope of their own, of
+    which a part turns. `root_width` is the number of layers of the model that scales scores by hidden_size / heads and
+    not by the width of a head.
     """
 
     model_type: str
@@ -63,13 +69,19 @@ class Architecture:
     outer: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     stacked: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NOTHING)
     undo: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NOTHING)
-    words: Mapping[str, tuple[Key, Mapping[Any, str]]] = field(default_factory=lambda: _NOTHING)
+    words: Mapping[str, tuple[Key, Mapping[Any, Any]]] = field(default_factory=lambda: _NOTHING)
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=lambda: _NOTHING)
+    by_window: Mapping[str, tuple[Key, bool]] = field(default_factory=lambda: _NOTHING)
+    doubled: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     flags: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    lacking: Mapping[str, tuple[str, str]] = field(default_factory=lambda: _NOTHING)
     widths: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     kinds: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=lambda: _NOTHING)
     latent: bool = False
     partial: bool = False
+    rotated: str = "rope.dimension_count"
+    proportional: bool = False
+    root_width: int | None = None
 
 
 OUTER_TENSORS = {
@@ -78,6 +90,10 @@ OUTER_TENSORS = {
     "output.weight": "lm_head.weight",
 }
 ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+WINDOWS = Key("attention.sliding_window_pattern", None, listed=True)
+WINDOW_WORDS = {True: "sliding_attention", False: "full_attention"}
+LAYER_TYPES = {"layer_types": (WINDOWS, WINDOW_WORDS)}
 
 # The value of `expert_gating_func` that stands for sigmoid scores, and what such an architecture is called here.
 SIGMOID_SCORES = 2
