@@ -21,7 +21,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-all test-agents parity support lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
+.PHONY: help setup run test test-all test-agents test-browser parity support lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ support: $(STAMPS)/test  ## write the tables of docs/support.md anew, out of a r
 test-agents: $(STAMPS)/test  ## Claude Code and Codex, from npm into build/agents, against a scripted model
 	npm install --prefix $(BUILD)/agents --no-fund --no-audit --loglevel=error @anthropic-ai/claude-code @openai/codex
 	$(BIN)/python -m pytest tests/agents $(ARGS)
+
+test-browser: $(STAMPS)/test  ## the page in Chromium; pictures of it in build/screenshots
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install -y --no-install-recommends chromium chromium-driver; } || { \
+		echo "The page is tested in Chromium. Debian, Ubuntu: apt install chromium chromium-driver" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/browser $(ARGS)
 
 lint: $(STAMPS)/test  ## style, types, the direction of imports, the length of files
 	$(BIN)/ruff check .

@@ -24,13 +24,15 @@ from engine.front.limits import Limits
 from engine.front.metrics import metrics_route
 from engine.front.ollama_api.routes import Ollama
 from engine.front.openai_api.routes import OpenAI
+from engine.front.page_routes import PAGE_FILES, page_routes
 from engine.front.responses_api.routes import Responses
 from engine.front.supervisor import Supervisor
 
 
 def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
-    """What the TCP port serves: the interfaces and the counters, behind the guard."""
-    return Guard(_app([_health(), *_interfaces(supervisor)], config.limits), config)
+    """What the TCP port serves: the interfaces, the counters and the page, behind the guard."""
+    app = _app([_health(), *_interfaces(supervisor), *page_routes(supervisor)], config.limits)
+    return Guard(app, config, keyless=frozenset({"/health", *PAGE_FILES}))
 
 
 def private_app(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -21,9 +22,13 @@ from engine.front.openai_api.requests import CHAT
 from engine.front.supervisor import Supervisor, Wish
 
 _MODEL = {"model": Field(fields.model, required=True)}
+RESIZE = {**_MODEL, **{name: FLAGS[name] for name in ("kv_tokens", "kv_bytes", "kv_share", "experts")}}
 _SETTINGS = {**FLAGS, "keep_alive": Field(fields.within(Range(0, 10**12)), null=float("inf"))}
 _PATH = Field(fields.absolute_path, required=True)
 _CONVERSATION = {name: CHAT[name] for name in ("messages", "chat_template_kwargs")}
+
+Action = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Control:
@@ -34,11 +39,10 @@ class Control:
         self._shut_down = shut_down
 
     def routes(self) -> list[Route]:
-        kv_and_experts = {name: FLAGS[name] for name in ("kv_tokens", "kv_bytes", "kv_share", "experts")}
         return [
             _route("load", self.load, {**_MODEL, **_SETTINGS, "defaults": Field(fields.mapping, {})}),
             _route("ps", self.ps, None),
-            _route("resize", self.resize, {**_MODEL, **kv_and_experts}),
+            _route("resize", partial(resize, self._supervisor), RESIZE),
             _route("stop", self.stop, _MODEL),
             _route("stats", self.stats, _MODEL),
             _route("save", self.save, {**_MODEL, **_CONVERSATION, "path": _PATH}, until_gone=True),
@@ -62,14 +66,6 @@ class Control:
     async def ps(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The loaded models."""
         return {"models": [loaded.state() for loaded in await self._supervisor.refresh_all()]}
-
-    async def resize(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Move memory of a loaded model."""
-        kv, experts = kv_budget(body), body["experts"]
-        if kv is None and experts is None:
-            raise UsageError("There is nothing to resize.", "Give --kv or --experts.")
-        before, loaded, resized = await self._supervisor.resize(body["model"], kv, experts)
-        return {"before": before, "after": loaded.state(), "seconds": resized.seconds, "notes": list(resized.notes)}
 
     async def stop(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Unload a model."""
@@ -106,10 +102,17 @@ class Control:
         return {}
 
 
-def _route(
-    name: str, action: Callable[[Mapping[str, Any]], Any], table: Mapping[str, Field] | None, until_gone: bool = False
-) -> Route:
-    """A route that calls `action` with the checked members of the request's body; without a table it has none.
+async def resize(supervisor: Supervisor, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Move memory of a loaded model."""
+    kv, experts = kv_budget(body), body["experts"]
+    if kv is None and experts is None:
+        raise UsageError("There is nothing to resize.", "Give --kv or --experts.")
+    before, loaded, resized = await supervisor.resize(body["model"], kv, experts)
+    return {"before": before, "after": loaded.state(), "seconds": resized.seconds, "notes": list(resized.notes)}
+
+
+def endpoint_of(action: Action, table: Mapping[str, Field] | None, until_gone: bool = False) -> Endpoint:
+    """What calls `action` with the checked members of a request's body; without a table there is no body.
 
     `until_gone`: it is given up when the client goes away.
     """
@@ -123,4 +126,9 @@ def _route(
             status, content = control_error(error)
             return JSONResponse(content, status_code=status)
 
+    return endpoint
+
+
+def _route(name: str, action: Action, table: Mapping[str, Field] | None, until_gone: bool = False) -> Route:
+    endpoint = endpoint_of(action, table, until_gone)
     return Route(f"/control/{name}", endpoint, methods=["GET" if table is None else "POST"])

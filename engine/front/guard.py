@@ -39,9 +39,11 @@ class Guard:
     serves or that was allowed by name.
     """
 
-    def __init__(self, app: ASGIApp, config: FrontConfig) -> None:
+    def __init__(self, app: ASGIApp, config: FrontConfig, keyless: frozenset[str] = frozenset({"/health"})) -> None:
+        """`keyless` are the paths that need no key."""
         self._app = app
         self._config = config
+        self._keyless = keyless
         self._hosts = frozenset({config.host.lower(), *map(host_name, config.allowed_hosts)} - {""})
         self._origins = frozenset(origin.lower().rstrip("/") for origin in config.allowed_origins)
 
@@ -88,7 +90,7 @@ class Guard:
     def _has_key(self, path: str, authorization: str, own: str) -> bool:
         """Whether a request brings the key, as most clients send it or, in `own`, as Anthropic's do."""
         key = self._config.api_key
-        if not key or path == "/health":
+        if not key or path in self._keyless:
             return True
         scheme, _, given = authorization.partition(" ")
         brought = [own, given if scheme.lower() == "bearer" else ""]

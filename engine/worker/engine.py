@@ -290,6 +290,7 @@ class Engine:
         room = {} if cache is None else {f"expert_{name}": float(value) for name, value in vars(cache).items()}
         return {
             **self._totals,
+            "read_bytes": self._read_bytes,
             "active": len(self._scheduler.active),
             "waiting": len(self._scheduler.waiting),
             "preemptions": self._scheduler.preemptions,
