@@ -105,6 +105,16 @@ def test_gemma_4_with_experts() -> None:
     assert (spec.logit_softcap, spec.layer_inputs, spec.layers[0].residual.scaled) == (30.0, None, True)
 
 
+def test_the_last_layer_of_gemma_4_sees_everything() -> None:
+    forced = gemma4(layer_types=[NEAR, NEAR, NEAR, NEAR, NEAR, FAR] * 4 + [NEAR] * 6)
+    assert [attention(forced, layer).window for layer in (24, 28, 29)] == [1024, 1024, 0]
+    assert attention(forced, 29) == attention(gemma4(), 29)
+
+
+def test_gemma_4_has_positions_that_a_config_need_not_tell() -> None:
+    assert gemma4(rope_parameters=None) == gemma4()
+
+
 def test_gemma_4_whose_last_layers_share_keys() -> None:
     spec = gemma4(**SMALL)
     assert spec.layer_inputs == LayerInputs(256, 262144)

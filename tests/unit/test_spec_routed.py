@@ -92,6 +92,17 @@ def test_ernie_has_experts_in_a_range_of_layers() -> None:
     assert spec_from_config({**ERNIE_4_5_21B_A3B, "moe_layer_end_index": -1}) == spec_from_config(ERNIE_4_5_21B_A3B)
 
 
+def test_ernie_refuses_another_least_sum_of_weights() -> None:
+    with pytest.raises(UnsupportedError, match="moe_norm_min"):
+        spec_from_config({**ERNIE_4_5_21B_A3B, "moe_norm_min": 0.01})
+
+
+def test_mimo_has_to_say_which_layers_have_a_window() -> None:
+    unlisted = {name: value for name, value in MIMO_V2_FLASH.items() if name != "hybrid_layer_pattern"}
+    with pytest.raises(CorruptFileError, match="lacks layer_types"):
+        spec_from_config(unlisted)
+
+
 def test_a_list_of_settings_is_refused_for_one_of_them() -> None:
     with pytest.raises(UnsupportedError, match="attn_type_list"):
         spec_from_config({**MINIMAX_M2, "attn_type_list": [0, *[1] * 61]})

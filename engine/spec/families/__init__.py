@@ -107,10 +107,21 @@ def decoder_config(config: Mapping[str, Any]) -> Config:
     """The part of config.json that describes the decoder."""
     family, described = find_family(config), described_decoder(config)
     if described is not None:
-        return Config({**family.defaults, **described})
+        return Config(_completed(family, described))
     whole = Config(config)
     part = whole.inner(family.inside) if config.get(family.inside) is not None else whole
-    return Config({**family.defaults, **part.data}, part.where)
+    return Config(_completed(family, part.data), part.where)
+
+
+def _completed(family: Family, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config with the family's defaults for what is not there."""
+    defaults = family.defaults
+    return {
+        **defaults,
+        **{
+            name: each for name, each in data.items() if each is not None or not isinstance(defaults.get(name), Mapping)
+        },
+    }
 
 
 def is_known(model_type: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.base.errors import UnsupportedError
+from engine.spec.check import require_positive
 from engine.spec.compressed import CompressedAttention, Compression, EntryIndexer
 from engine.spec.families.config import Config
 from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
@@ -65,6 +66,7 @@ def _types(rule: CompressedRule, config: Config, count: int) -> list[str]:
 
 def _mixer(rule: CompressedRule, config: Config, name: str) -> CompressedAttention:
     head_dim = config.integer(rule.head_dim)
+    require_positive(head_dim=head_dim)
     return CompressedAttention(
         heads=config.integer(rule.heads),
         head_dim=head_dim,

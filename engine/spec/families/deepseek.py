@@ -47,8 +47,19 @@ DEEPSEEK_V2 = Family(
         "moe_layer_freq": (1,),
         "mlp_bias": (False,),
     },
+    defaults={"n_routed_experts": 64, "n_shared_experts": 2},
 )
 
+# Fields that config.json may lack; files of other releases of transformers leave some out.
+DEEPSEEK_V3_DEFAULTS = {
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "n_group": 8,
+    "topk_group": 4,
+    "routed_scaling_factor": 2.5,
+}
 DEEPSEEK_V3 = Family(
     name="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
@@ -69,6 +80,7 @@ DEEPSEEK_V3 = Family(
         first_dense=FIRST_DENSE,
     ),
     only={"topk_method": ("noaux_tc",), "scoring_func": ("sigmoid",), "moe_layer_freq": (1,)},
+    defaults=DEEPSEEK_V3_DEFAULTS,
     tested=("f32", "fp8", "int4_32"),
     also=("kimi_k2",),  # whose own files import this architecture; sizes and scales differ
 )

@@ -22,7 +22,7 @@ MISTRAL = Family(
     name="mistral",
     architecture="MistralForCausalLM",
     names=NAMES,
-    mixer=AttentionRule(window=WindowRule()),
+    mixer=AttentionRule(window=WindowRule(size=key("sliding_window", default=4096, null=0))),
 )
 
 QWEN2 = Family(

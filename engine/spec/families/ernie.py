@@ -28,13 +28,13 @@ ERNIE4_5_MOE = Family(
         width=WIDTH,
         normalize=True,
         choice_bias=True,
-        shared=SharedRule(WIDTH, count=key("moe_num_shared_experts", default=0)),
+        shared=SharedRule(WIDTH, count=key("moe_num_shared_experts", default=2, null=0)),
         first_dense=key("moe_layer_start_index", default=1),
         last=key("moe_layer_end_index", default=-1),
         step=key("moe_layer_interval", default=1),
     ),
     norm_eps=key("rms_norm_eps", default=1e-5),
-    only={"use_bias": (False,), "moe_use_aux_free": (True,)},
+    only={"use_bias": (False,), "moe_use_aux_free": (True,), "moe_norm_min": (1e-12,)},
 )
 
 ERNIE_FAMILIES = (ERNIE4_5_MOE,)

@@ -85,7 +85,7 @@ GEMMA4_FULL = AttentionRule(
     qkv_bias=ATTENTION_BIAS,
     o_bias=ATTENTION_BIAS,
     rope=RopeRule(theta=1e6, kind=FULL),
-    window=replace(WINDOW, size=key("sliding_window", default=512), interval=6),
+    window=replace(WINDOW, size=key("sliding_window", default=512), interval=6, ends_full=True),
     v_norm=True,
     v_from_k=key("attention_k_eq_v", default=False),
 )
@@ -151,6 +151,12 @@ GEMMA4 = Family(
     activations=GELU_TANH,
     also=("gemma4_text",),
     inside="text_config",
+    defaults={
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+            FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        }
+    },
     only={"use_bidirectional_attention": ("vision",)},
 )
 

@@ -94,7 +94,7 @@ GRANITE_MOE_HYBRID = Family(
         names=STATE_SPACE,
     ),
     moe=MoeRule(
-        count=key("num_local_experts", default=0),
+        count=key("num_local_experts", default=8),
         top_k=TOP_K,
         width=key("intermediate_size"),
         scoring="softmax_topk",

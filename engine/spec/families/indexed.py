@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.spec.families.config import key
-from engine.spec.families.deepseek import DEEPSEEK_V3
+from engine.spec.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V3_DEFAULTS
 from engine.spec.families.indexers import IndexRule
 from engine.spec.families.naming import (
     DECODER,
@@ -57,6 +57,7 @@ DEEPSEEK_V32 = Family(
     names=Names((*INDEXER, *DEEPSEEK_V3.names.sources), (*SKIPPED, NEXT_TOKEN_LAYERS)),
     mixer=LatentRule(rope=RopeRule(pairs=True), index=INDEX),
     moe=DEEPSEEK_MOE,
+    defaults=DEEPSEEK_V3_DEFAULTS,
     only={**ONLY, "indexer_rope_interleave": (False,)},
     tested=("f32", "fp8"),
 )
@@ -84,6 +85,7 @@ GLM_MOE_DSA = Family(
     ),
     moe=DEEPSEEK_MOE,
     norm_eps=key("rms_norm_eps", default=1e-5),
+    defaults={**DEEPSEEK_V3_DEFAULTS, "n_group": 1, "topk_group": 1},
     only={**ONLY, "indexer_rope_interleave": (True,), "layer_types": ("indexed_attention",)},
     tested=("f32", "fp8", "nvfp4"),
 )

@@ -8,6 +8,7 @@ from engine.spec.families.config import Key, key
 from engine.spec.families.naming import DECODER, EXPERTS, NEXT_TOKEN, SHARED_EXPERTS, SKIPPED, in_layer
 from engine.spec.families.record import (
     ATTENTION_BIAS,
+    SLIDING_LISTED,
     SLIDING_MOST,
     AttentionRule,
     Family,
@@ -62,7 +63,7 @@ PART = key("partial_rotary_factor", default=0.334)
 MIMO_EVERYWHERE = AttentionRule(
     head_dim=key("head_dim", default=192),
     v_dim=key("v_head_dim", default=128),
-    value_scale=key("attention_value_scale", default=1.0),
+    value_scale=key("attention_value_scale", default=0.707, null=1.0),
     qkv_bias=ATTENTION_BIAS,
     sinks=key("add_full_attention_sink_bias", default=False),
     rope=RopeRule(theta=5e6, part=PART, kind="full_attention"),
@@ -70,6 +71,7 @@ MIMO_EVERYWHERE = AttentionRule(
         size=key("sliding_window"),
         before=key("sliding_window_size", default=0),
         typed=True,
+        layers=SLIDING_LISTED,
         marked=key("hybrid_layer_pattern", default=()),
     ),
 )

@@ -35,7 +35,7 @@ GELU_TANH = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 GATED = {**SILU, **GELU_TANH, "gelu": "gelu"}
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN, SLIDING_MOST = "all", "late", "even", "most"
+SLIDING_ALL, SLIDING_LATE, SLIDING_EVEN, SLIDING_MOST, SLIDING_LISTED = "all", "late", "even", "most", "listed"
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,14 @@ class WindowRule:
     """Which layers attend to a sliding window of `size` tokens (absent: none do).
 
     `typed`: a list `layer_types` decides, layer by layer. Without it `layers` does: all of them, the late ones (from
-    `max_window_layers` on), the even ones (the first, the third and so on), or most: all but the last of every
-    `interval`. `before`, where it is there, counts the tokens without the one that attends, and wins over `size`.
+    `max_window_layers` on), the even ones (the first, the third and so on), most: all but the last of every
+    `interval`, or listed: those of a list that has to be there. `before`, where it is there, counts the tokens without
+    the one that attends, and wins over `size`.
 
     With `chunked` the size is that of chunks, which no token sees beyond. A list `marked` of ones, and of zeros where a
     layer sees everything, wins over all of this; `name` is what `layer_types` calls the others.
-    The first `first` layers see everything, and are not counted for what the most are.
+    The first `first` layers see everything, and are not counted for what the most are. With `ends_full` the last layer
+    does, whatever the list says.
     """
 
     size: Key = WINDOW
@@ -80,6 +82,7 @@ class WindowRule:
     chunked: bool = False
     marked: Key = NO_LAYERS
     name: str = SLIDING
+    ends_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -377,7 +380,7 @@ class Family:
     `unrouted` is the attention of the layers without experts that have no window, where it is another one.
     `hidden_act` names the activation of every feed-forward part without one of its own; `activations` are the names
     that the family knows, and ours. With `embedding_root` embeddings are multiplied by the root of the hidden size too.
-    `defaults` are fields that config.json may lack, as the family's own code has them.
+    `defaults` are fields that config.json may lack, as the family's own code has them; a null is as good as no object.
     With `paired` config.json counts two of our layers as one: the first has shared and routed experts, what the routed
     ones make being added behind the second, and the second is dense.
     """

@@ -59,6 +59,7 @@ GLM4_MOE = Family(
     ),
     moe=replace(MOE, first_dense=key("first_k_dense_replace", default=1)),
     norm_eps=NORM_EPS,
+    defaults={"n_shared_experts": 1},
     tested=("f32", "fp8", "nvfp4"),
     also=("glm4v_moe_text",),
 )
@@ -71,6 +72,7 @@ GLM4_MOE_LITE = Family(
     mixer=DEEPSEEK_V3.mixer,
     moe=replace(MOE, types=LAYER_KINDS, first_dense=key("first_k_dense_replace", default=1)),
     norm_eps=NORM_EPS,
+    defaults={"n_shared_experts": 1, "routed_scaling_factor": 1.8},
     only={"topk_method": ("noaux_tc",), "partial_rotary_factor": (1.0,)},
 )
 
@@ -86,6 +88,7 @@ SOLAR_OPEN = Family(
     moe=replace(MOE, first_dense=0),
     dense_width=None,
     norm_eps=NORM_EPS,
+    defaults={"n_shared_experts": 1},
     only={"use_qk_norm": (False,), "first_k_dense_replace": (0,)},
 )
 
@@ -117,6 +120,7 @@ MINIMAX_M2 = Family(
         (*SKIPPED, NEXT_TOKEN_LAYERS),
     ),
     mixer=AttentionRule(
+        head_dim=key("head_dim", default=128),
         qk_norm="full",
         normed=key("use_qk_norm", default=True),
         rope=RopeRule(theta=5e6, part=key("partial_rotary_factor", default=1.0), dim=key("rotary_dim")),

@@ -61,16 +61,17 @@ QWEN3_MOE_EXPERTS = MoeRule(
     step=STEP,
     dense_layers=DENSE_LAYERS,
 )
+QWEN3_MOE_ATTENTION = AttentionRule(
+    qk_norm="head",
+    qkv_bias=ATTENTION_BIAS,
+    o_bias=ATTENTION_BIAS,
+    window=WindowRule(enabled=key("use_sliding_window", default=False)),
+)
 QWEN3_MOE = Family(
     name="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
     names=Names((*DECODER, *EXPERTS), SKIPPED),
-    mixer=AttentionRule(
-        qk_norm="head",
-        qkv_bias=ATTENTION_BIAS,
-        o_bias=ATTENTION_BIAS,
-        window=WindowRule(enabled=key("use_sliding_window", default=False)),
-    ),
+    mixer=QWEN3_MOE_ATTENTION,
     moe=QWEN3_MOE_EXPERTS,
     tested=(*IN_GGUF, "fp8", "mxfp8", "nvfp4", "int4_32", "int4_32z", "int4_128z"),
     also=("qwen3_omni_moe_text",),
@@ -82,6 +83,7 @@ QWEN3_VL_MOE = replace(
     name="qwen3_vl_moe",
     architecture="Qwen3VLMoeForConditionalGeneration",
     names=Names((*DECODER, *EXPERTS_FLIPPED, *EXPERTS), SKIPPED),
+    mixer=replace(QWEN3_MOE_ATTENTION, rope=RopeRule(theta=500000.0)),
     moe=replace(QWEN3_MOE_EXPERTS, normalize=True),
     only={"norm_topk_prob": (True,)},
     also=("qwen3_vl_moe_text",),
@@ -150,6 +152,16 @@ GPT_OSS = Family(
     ),
     dense_width=None,
     norm_eps=key("rms_norm_eps", default=1e-5),
+    defaults={
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        }
+    },
     tested=("f32", "mxfp4"),
 )
 

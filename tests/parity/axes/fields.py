@@ -60,7 +60,7 @@ def is_fixed_by_weights(specs: Iterable[Spec], field: Field, values: Iterable[An
         for value in values:
             try:
                 changed = _with_field(spec, field, value)
-                loads = changed != spec and _tensors(changed) <= _tensors(spec)
+                loads = changed != spec and tensors_of(changed) <= tensors_of(spec)
             except (FreetokenError, TypeError, AttributeError):  # a value of another type, or that makes no sense here
                 continue
             if loads:
@@ -79,7 +79,8 @@ def _with_field(node: Any, field: Field, value: Any) -> Any:
     return replace(node, **changes | ({name: value} if type(node).__name__ == owner else {}))
 
 
-def _tensors(spec: Spec) -> frozenset[Any]:
+def tensors_of(spec: Spec) -> frozenset[Any]:
+    """Every tensor that a model needs, and its size."""
     found = {(-1, wanted) for wanted in outer_tensors(spec)}
     for number, layer in enumerate(spec.layers):
         found.update((number, wanted) for wanted in layer_tensors(spec, number))
