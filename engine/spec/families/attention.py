@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.spec.check import require_positive
-from engine.spec.families.config import Config, is_on, key
+from engine.spec.families.config import REMEDY, Config, is_on, key
 from engine.spec.families.indexers import read_indexer
 from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
 from engine.spec.families.positions import read_rope, yarn_score_scale
@@ -17,6 +17,7 @@ from engine.spec.families.record import (
     SLIDING,
     SLIDING_ALL,
     SLIDING_LATE,
+    SLIDING_LISTED,
     SLIDING_MOST,
     AttentionRule,
     CompressedRule,
@@ -37,6 +38,11 @@ MixerRule = AttentionRule | LatentRule | CompressedRule
 def windows_of(rule: MixerRule, config: Config, count: int) -> list[int]:
     """For every layer the width of its attention window, 0 where it sees everything."""
     window = rule.window if isinstance(rule, AttentionRule) else None
+    windows = _windows_as_told(window, config, count)
+    return [*windows[:-1], 0] if window is not None and window.ends_full else windows
+
+
+def _windows_as_told(window: WindowRule | None, config: Config, count: int) -> list[int]:
     size = _window(window, config) if window and config.flag(window.enabled) else 0
     types = config.texts(LAYER_TYPES)
     if window is not None and config.integers(window.marked):
@@ -45,6 +51,8 @@ def windows_of(rule: MixerRule, config: Config, count: int) -> list[int]:
         return _typed_windows(types, window, size, config, count)
     if window is None or window.layers == SLIDING_ALL:
         return [size] * count
+    if window.layers == SLIDING_LISTED:
+        raise CorruptFileError(f"{config.where} lacks layer_types.", REMEDY)
     if window.layers == SLIDING_LATE:
         first = config.integer(key("max_window_layers", default=0)) if size else count
         return [size if layer >= first else 0 for layer in range(count)]

@@ -59,7 +59,7 @@ LONGCAT_FLASH = Family(
         count=key("n_routed_experts"),
         top_k=key("moe_topk", "num_experts_per_tok"),
         width=key("expert_ffn_hidden_size", "moe_intermediate_size"),
-        scale=key("routed_scaling_factor", default=1.0),
+        scale=key("routed_scaling_factor", default=6.0),
         choice_bias=True,
         shared=SharedRule(DENSE_WIDTH),
         zero=key("zero_expert_num", default=0),
