@@ -96,6 +96,7 @@ class Announcer(threading.Thread):
         else:
             self._output.line(f"Serving {', '.join(self._models) or 'every model of the store'} at {url}")
             self._output.line(curl_line(url, self._models[0] if self._models else "MODEL", key_text(self._config)))
+            self._output.note(f"A page to chat, and to watch the machine: {url.removesuffix('v1')}")
         self._output.stdout.flush()
 
 

@@ -38,7 +38,7 @@ def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
 def private_app(
     supervisor: Supervisor, limits: Limits, address: tuple[str, int] | None, shut_down: Callable[[], None]
 ) -> ASGIApp:
-    """What the Unix socket serves: the same, and control. The socket's mode is its guard.
+    """What the Unix socket serves: the same but for the page, and control. The socket's mode is its guard.
 
     `address` is what the TCP port is bound to; /health tells it here, because a port of 0 becomes a real one.
     """

@@ -122,6 +122,55 @@ def test_an_answer_is_streamed_and_can_be_stopped(browser: Browser, front: Runni
     assert "0 1 2 3 4 5" in browser.text(".assistant > .body")
 
 
+def test_a_long_prompt_tells_how_far_it_is_and_what_was_stopped_before_it_spoke_is_not_lost(
+    browser: Browser, front: RunningFront
+) -> None:
+    browser.look(1280, 800, "light")
+    browser.open(front.url)
+    front.control("load", model="fake", kv_tokens=4096)
+    choose(browser, "fake")
+    say(browser, "a" * 3000)
+    browser.until(lambda: browser.text("#progress").startswith("Reading "), "it does not say how far it is")
+    assert browser.text("#progress").endswith(" of 3019 tokens…")
+    browser.type("#log", KEYS["escape"])
+    browser.until(lambda: is_done(browser), "it did not stop")
+    assert browser.count("#log > *") == 0
+    assert browser.run("return document.getElementById('message').value") == "a" * 3000
+    browser.until(lambda: front.stats()["active"] == 0, "the worker still reads")
+
+
+def test_text_that_comes_in_pieces_looks_as_it_does_at_once(browser: Browser, front: RunningFront) -> None:
+    browser.look(1280, 800, "light")
+    browser.open(front.url)
+    texts = [
+        ANSWER,
+        "~~~~c++\n~~~\n~~~~\nx",
+        "a\n```\nopen",
+        "``` `no` fence",
+        "1. a\n   - b\n\n\n   c\n```\n\n```",
+        "\n\n",
+    ]
+    pieces = """
+        const {show} = await import('/page/text.js');
+        const looks = (node) => [...node.children].map((e) => [e.tagName, e.dataset.language ?? '', e.textContent]);
+        return arguments[0].map((text) => {
+            const [grown, whole] = [document.createElement('div'), document.createElement('div')];
+            for (let end = 0; end <= text.length; end += 1) show(grown, text.slice(0, end));
+            show(whole, text);
+            return [looks(grown), looks(whole)];
+        });
+    """
+    shown = browser.run(f"return (async function () {{ {pieces} }})(...arguments)", texts)
+    assert [grown for grown, _ in shown] == [whole for _, whole in shown]
+    assert [whole for _, whole in shown][1:] == [
+        [["PRE", "c++", "~~~"], ["P", "", "x"]],
+        [["P", "", "a"], ["PRE", "", "open"]],
+        [["P", "", "``` `no` fence"]],
+        [["P", "", "1. a\n   - b"], ["P", "", "   c"], ["PRE", "", ""]],
+        [],
+    ]
+
+
 def test_a_model_that_fails_is_a_sentence_and_the_question_is_not_lost(browser: Browser, front: RunningFront) -> None:
     browser.look(390, 844, "light")
     browser.open(front.url)

@@ -103,7 +103,8 @@ async function write(model, messages, said, element, signal) {
   progress.textContent = "Waiting for the model…";
   try {
     for await (const { data, comment } of events("/v1/chat/completions", body, signal)) {
-      if (comment) progress.textContent = comment.replace(/^r/, "R").replace(/$/, " tokens…");
+      const reading = /^reading (\d+) of (\d+)$/.exec(comment);
+      if (reading) progress.textContent = `Reading ${reading[1]} of ${reading[2]} tokens…`;
       if (!data) continue;
       statistics = data.statistics ?? statistics;
       const [choice] = data.choices;

@@ -8,8 +8,7 @@ export function blocksOf(text) {
   let fence = null;
   let lines = [];
   const close = (kind, language = "") => {
-    const content = kind === "code" ? lines.join("\n") : lines.join("\n").trim();
-    if (kind === "code" || content) blocks.push({ kind, text: content, language });
+    if (kind === "code" || lines.length) blocks.push({ kind, text: lines.join("\n"), language });
     lines = [];
   };
   for (const line of text.split("\n")) {
@@ -44,6 +43,7 @@ export function show(node, text) {
     const holder = block.kind === "code" ? element.firstChild : element;
     if (holder.textContent !== block.text) holder.textContent = block.text;
     if (block.language) element.dataset.language = block.language;
+    else delete element.dataset.language;
   });
   while (node.children.length > blocks.length) node.lastChild.remove();
 }
