@@ -8,12 +8,14 @@ from reprlib import repr as shown
 from typing import Any
 
 from engine.front import fields
-from engine.front.fields import FieldError
+from engine.front.fields import FieldError, described
+from engine.front.schemas import OF_RESPONSE_FORMAT
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _HEAD = "start: SPACE value\nSPACE: /[ \\t\\r\\n]{0,8}/\n"
 
 
+@described(OF_RESPONSE_FORMAT)
 def response_format(name: str, value: Any) -> str:
     """The grammar of OpenAI's `response_format`, flat or with the schema in a member of its own; "" for any text."""
     form = fields.mapping(name, value)
@@ -32,6 +34,7 @@ def response_format(name: str, value: Any) -> str:
             raise FieldError(f"{name}.type", f"{shown(other)} is not one of text, json_object, json_schema.")
 
 
+@described({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})
 def ollama_format(name: str, value: Any) -> str:
     """The grammar of ollama's `format`: "json", a schema, or "" for any text."""
     if value == "":

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from engine import __version__
-from engine.base.errors import FreetokenError
+from engine.base.errors import FreetokenError, UsageError
 from engine.front.anthropic_api.routes import Anthropic
 from engine.front.config import FrontConfig
 from engine.front.control import Control
@@ -25,6 +25,7 @@ from engine.front.metrics import metrics_route
 from engine.front.ollama_api.routes import Ollama
 from engine.front.openai_api.routes import OpenAI
 from engine.front.page_routes import PAGE_FILES, page_routes
+from engine.front.openapi import openapi_route
 from engine.front.responses_api.routes import Responses
 from engine.front.supervisor import Supervisor
 
@@ -49,7 +50,11 @@ def private_app(
 
 def _interfaces(supervisor: Supervisor) -> list[Route]:
     interfaces = (OpenAI(supervisor), Responses(supervisor), Anthropic(supervisor), Ollama(supervisor))
-    return [metrics_route(supervisor), *(route for interface in interfaces for route in interface.routes())]
+    return [
+        metrics_route(supervisor),
+        openapi_route(),
+        *(route for interface in interfaces for route in interface.routes()),
+    ]
 
 
 def _health(**more: str | int | None) -> Route:
@@ -66,6 +71,7 @@ def _app(routes: list[Route], limits: Limits) -> Starlette:
         routes=routes,
         exception_handlers={
             FreetokenError: _tell,
+            RecursionError: _tell_nested,
             HTTPException: _tell_http,
             ClientDisconnect: _nobody,
             Exception: _tell_unexpected,
@@ -91,6 +97,11 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 async def _nobody(request: Request, error: Exception) -> Response:
     """The client has gone; this goes nowhere."""
     return Response(status_code=499)
+
+
+async def _tell_nested(request: Request, error: Exception) -> Response:
+    """What a client sent can be parsed, and yet be nested too deeply for what is done with it."""
+    return await _tell(request, UsageError("The request's body is nested too deeply.", "Send flatter data."))
 
 
 async def _tell_unexpected(request: Request, error: Exception) -> Response:

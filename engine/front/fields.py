@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
+from functools import cache
 from reprlib import repr as shown  # a bad value may be megabytes long, and an answer quotes it
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.base.errors import UsageError
 from engine.base.sampling import Range
+from engine.front.schemas import Schema
 
 
 class FieldError(UsageError):
@@ -20,7 +22,29 @@ class FieldError(UsageError):
 
 
 Reader = Callable[[str, Any], Any]
+SomeReader = TypeVar("SomeReader", bound=Callable[[str, Any], Any])
+
+LONGEST_TEXT = 8 * 2**20
+MOST_MESSAGES = 16384
+MOST_STOPS = 16
+MOST_BIASES = 1024
 _LONGEST_NAME = 64
+_SCHEMAS: dict[Reader, Schema] = {}
+
+
+def described(schema: Schema) -> Callable[[SomeReader], SomeReader]:
+    """Say what a reader takes. The schema may be wider than the reader, never narrower."""
+
+    def note(reader: SomeReader) -> SomeReader:
+        _SCHEMAS[reader] = schema
+        return reader
+
+    return note
+
+
+def schema_of(reader: Reader) -> Schema:
+    """What a reader takes, as far as that was said."""
+    return _SCHEMAS.get(reader, {})
 
 
 @dataclass(frozen=True)
@@ -55,9 +79,11 @@ def shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
+@cache
 def within(allowed: Range) -> Reader:
     """A number of a range."""
 
+    @described({"type": "integer" if allowed.whole else "number", "minimum": allowed.low, "maximum": allowed.high})
     def read(name: str, value: Any) -> Any:
         if problem := allowed.problem(value):
             raise FieldError(name, problem)
@@ -71,6 +97,7 @@ def whole(low: int, high: int) -> Reader:
     return within(Range(low, high, whole=True))
 
 
+@described({"type": "string", "minLength": 1})
 def model(name: str, value: Any) -> str:
     """A model's name."""
     if not isinstance(value, str) or not value:
@@ -78,6 +105,7 @@ def model(name: str, value: Any) -> str:
     return value
 
 
+@described({"type": "string", "pattern": "^/"})
 def absolute_path(name: str, value: Any) -> str:
     """The path of a file from the root on: the server is in a folder of its own."""
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
@@ -85,6 +113,7 @@ def absolute_path(name: str, value: Any) -> str:
     return value
 
 
+@described({"type": "boolean"})
 def flag(name: str, value: Any) -> bool:
     """true or false."""
     if not isinstance(value, bool):
@@ -92,22 +121,38 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+@described(
+    {
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MOST_STOPS},
+        ]
+    }
+)
 def stops(name: str, value: Any) -> tuple[str, ...]:
-    """A stop string or a list of up to 16."""
+    """A stop string or a list of some."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
         raise FieldError(name, "a string or a list of strings is expected.")
-    if len(values) > 16:
-        raise FieldError(name, f"{len(values)} stop strings are more than the 16 allowed.")
+    if len(values) > MOST_STOPS:
+        raise FieldError(name, f"{len(values)} stop strings are more than the {MOST_STOPS} allowed.")
     if not all(values):
         raise FieldError(name, "a stop string is empty.")
     return tuple(values)
 
 
+@described(
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+        "maxProperties": MOST_BIASES,
+    }
+)
 def logit_bias(name: str, value: Any) -> dict[int, float]:
     """{token id: amount from -100 to 100}; ids are JSON keys, so strings of digits."""
-    if not isinstance(value, dict) or len(value) > 1024:
-        raise FieldError(name, "an object of at most 1024 token ids is expected.")
+    if not isinstance(value, dict) or len(value) > MOST_BIASES:
+        raise FieldError(name, f"an object of at most {MOST_BIASES} token ids is expected.")
     amount = within(Range(-100, 100))
     bias = {}
     for key, item in value.items():
@@ -117,6 +162,17 @@ def logit_bias(name: str, value: Any) -> dict[int, float]:
     return bias
 
 
+@described({"type": "string"})
+def text(name: str, value: Any) -> str:
+    """Text of a bounded length."""
+    if not isinstance(value, str):
+        raise FieldError(name, f"text is expected, not {shown(value)}.")
+    if len(value) > LONGEST_TEXT:
+        raise FieldError(name, f"{len(value)} characters are more than the {LONGEST_TEXT} allowed.", "Send less text.")
+    return value
+
+
+@described({"type": "object"})
 def mapping(name: str, value: Any) -> dict[str, Any]:
     """An object."""
     if not isinstance(value, dict):
@@ -124,16 +180,25 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+@described({"type": "array", "items": {"type": "object"}, "maxItems": MOST_MESSAGES})
 def mappings(name: str, value: Any) -> tuple[dict[str, Any], ...]:
-    """A list of objects."""
+    """A list of objects, not more than any conversation has."""
     if not isinstance(value, list):
         raise FieldError(name, "a list is expected.")
+    check_count(name, value)
     return tuple(mapping(f"{name}[{index}]", item) for index, item in enumerate(value))
+
+
+def check_count(name: str, value: Sized) -> None:
+    """FieldError for a list that is longer than any conversation."""
+    if len(value) > MOST_MESSAGES:
+        raise FieldError(name, f"{len(value)} entries are more than the {MOST_MESSAGES} allowed.", "Send fewer.")
 
 
 def only(*allowed: Any) -> Reader:
     """One of a few values that mean: not used. Anything else asks for what this release does not do."""
 
+    @described({"enum": list(allowed)})
     def read(name: str, value: Any) -> Any:
         if value not in allowed:
             raise FieldError(name, "this is not supported yet.", "Leave it out.")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as shown
 from typing import Any, Literal
 
 from engine.front import fields
-from engine.front.fields import FieldError
+from engine.front.fields import FieldError, described
+from engine.front.schemas import OF_TOOL_CHOICE, OF_TOOLS
 from engine.text.formats.pieces import Call, Tools
 
 MOST_TOOLS = 1024
+LONGEST_TOOL = 2**18
+LONGEST_TOOLS = 2**22
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 _CHOICES = ("none", "auto", "required")
 _LETTERS = string.ascii_letters + string.digits
@@ -47,6 +51,7 @@ class ToolUse:
         return "" if self.choice == "required" and self.offered else None
 
 
+@described(OF_TOOLS)
 def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
     """A list of function tools."""
     if not isinstance(value, list):
@@ -55,10 +60,21 @@ def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
         raise FieldError(name, f"{len(value)} tools are more than the {MOST_TOOLS} allowed.")
     read = tuple(_tool(f"{name}[{index}]", tool) for index, tool in enumerate(value))
     names = [tool["function"]["name"] for tool in read]
+    _check_lengths(name, read)
     twice = next((each for each in names if names.count(each) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
         raise FieldError(name, f"two tools are called {shown(twice)}.")
     return read
+
+
+def _check_lengths(name: str, read: Sequence[Mapping[str, Any]]) -> None:
+    lengths = [len(json.dumps(tool["function"])) for tool in read]
+    for index, length in enumerate(lengths):
+        if length > LONGEST_TOOL:
+            problem = f"{length} characters of JSON are more than the {LONGEST_TOOL} allowed."
+            raise FieldError(f"{name}[{index}].function", problem, "Shorten its description or its schema.")
+    if sum(lengths) > LONGEST_TOOLS:
+        raise FieldError(name, f"{sum(lengths)} characters of JSON are more than the {LONGEST_TOOLS} allowed.")
 
 
 def _tool(name: str, value: Any) -> Mapping[str, Any]:
@@ -76,6 +92,7 @@ def _tool(name: str, value: Any) -> Mapping[str, Any]:
     return {"type": "function", "function": {key: item for key, item in function.items() if item is not None}}
 
 
+@described(OF_TOOL_CHOICE)
 def tool_choice(name: str, value: Any) -> str | Mapping[str, Any]:
     """One of three words, or which function."""
     if isinstance(value, str) and value in _CHOICES:

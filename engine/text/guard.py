@@ -63,7 +63,7 @@ class Guard:
             )
         self._seal_of = dict(zip(firsts, _SEALS, strict=False))
         self._first_of = {seal: first for first, seal in self._seal_of.items()}
-        self._seals = re.compile(_any_of(self._first_of))
+        self._seals = re.compile(any_of(self._first_of))
         self._any = _Tokens(token.content for token in control)
         self._soft = _Tokens(token.content for token in control if not token.special)
 
@@ -116,8 +116,8 @@ class Fence:
         tokens = sorted(tokens)
         self._active = bool(tokens)
         self._whole = _Tokens(tokens)
-        self._tail = re.compile(f"({_any_of(token[:k] for token in tokens for k in range(1, len(token)))})(\\s*)$")
-        self._head = re.compile(f"^(\\s*)(?={_any_of(token[k:] for token in tokens for k in range(1, len(token)))})")
+        self._tail = re.compile(f"({any_of(token[:k] for token in tokens for k in range(1, len(token)))})(\\s*)$")
+        self._head = re.compile(f"^(\\s*)(?={any_of(token[k:] for token in tokens for k in range(1, len(token)))})")
 
     def put(self, text: str) -> str:
         """`text` with a mark inside each token and beside each half token at an end."""
@@ -142,7 +142,7 @@ class _Tokens:
         for token in self._tokens:
             lengths.setdefault(token[0], set()).add(len(token))
         self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
-        self._first = re.compile(_any_of(self._lengths))
+        self._first = re.compile(any_of(self._lengths))
 
     def find(self, text: str) -> Iterator[tuple[int, str]]:
         """Where each token begins, and the token."""
@@ -167,6 +167,6 @@ class _Tokens:
         return "".join([*pieces, text[end:]])
 
 
-def _any_of(words: Iterable[str]) -> str:
+def any_of(words: Iterable[str]) -> str:
     """A pattern that matches the longest of `words`; it matches nothing when there are none."""
     return "|".join(re.escape(word) for word in sorted(set(words), key=len, reverse=True)) or "(?!)"

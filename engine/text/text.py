@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.text.anchors import Anchor, among_tokens, closes, has_subject, merged, plain_markers
+from engine.text.anchors import Anchor, closes, has_subject, merged, plain_markers
 from engine.text.folder import read_text_files
 from engine.text.guard import scrub
 from engine.text.stream import Stream
@@ -90,11 +90,9 @@ class Text:
         asked = Asked(messages, tools, add_generation_prompt, template_variables)
         rendered = self._rendering(with_tools=tools is not None).render(asked)
         text = self._vocabulary.guard.unseal(rendered.sealed)
-        if not rendered.edges:
-            ids = self._vocabulary.encode_sealed(rendered.sealed)
-            return Prompt(ids, self.anchors(ids), text)
-        ids, spans = self._vocabulary.encode_sealed_spans(rendered.sealed)
-        return Prompt(ids, merged([*self.anchors(ids), *among_tokens(rendered.edges, spans)]), text)
+        encoded = self._vocabulary.encode_sealed(rendered.sealed)
+        ids = encoded.ids
+        return Prompt(ids, merged([*self.anchors(ids), *encoded.edges(rendered.edges)]), text)
 
     def anchors(self, ids: Sequence[int]) -> tuple[Anchor, ...]:
         """The edges that the control tokens among `ids` are, wherever these come from."""
@@ -141,7 +139,7 @@ class Text:
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text: whatever it holds, none of them is a control token."""
-        return self._vocabulary.encode_sealed(scrub(text))
+        return self._vocabulary.encode_sealed(scrub(text)).ids
 
     def encode_prompt(self, text: str, add_special: bool = True) -> list[int]:
         """The ids of a raw prompt, in which control tokens are read as such: who completes text writes all of it.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from engine.base.errors import CorruptFileError
 from engine.text.decoding import Decoding
+from engine.text.encoded_parts import EncodedParts, PartCache
 from engine.text.folder import AddedToken, TextFiles
-from engine.text.guard import Guard, is_control
+from engine.text.guard import Guard, any_of, is_control
 
 if TYPE_CHECKING:
     import tokenizers
@@ -30,7 +33,14 @@ class Vocabulary:
         control = {token: entry for token, entry in added.items() if is_control(entry, template_text)}
         self.control_ids = frozenset(control)
         self.guard = Guard(list(control.values()))
-        self._guarded, self._id_of_guarded = _guarded_twin(tokenizer, added, control, self.guard)
+        self._guarded, self._id_of_guarded, sealed = _guarded_twin(tokenizer, added, control, self.guard)
+        self._control = re.compile(any_of(entry.content for entry in sealed))
+        self._separate = frozenset(
+            entry.content
+            for entry in sealed
+            if not entry.lstrip and (tokenizer.normalizer is None or not entry.normalized)
+        )
+        self._parts = PartCache(self._encode_parts)
         self._forgeable = frozenset(
             token for token, entry in control.items() if tokenizer.model.id_to_token(token) == entry.content
         )
@@ -76,27 +86,31 @@ class Vocabulary:
         ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
         return ids
 
-    def encode_sealed(self, text: str) -> list[int]:
-        """Ids of `text`, in which sealed control tokens count as such and all else is plain."""
-        ids: list[int] = self._guarded.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    def encode_sealed(self, text: str) -> EncodedParts:
+        """Ids of `text`, in which sealed control tokens count as such and all else is plain.
+
+        It is cut before control tokens that have no part in how the text before them is read, so that the ids of all
+        parts together are those of the whole, and parts that were encoded before are known.
+        """
+        places = [found.start() for found in self._control.finditer(text) if found[0] in self._separate]
+        parts = [text[start:end] for start, end in pairwise((0, *places, len(text))) if start < end] or [text]
+        return EncodedParts(parts, self._parts.ids_of(parts), self._spans)
+
+    def _encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        encodings = self._guarded.encode_batch_fast(list(parts), add_special_tokens=False)
+        return [self._real_ids(encoding.ids) for encoding in encodings]
+
+    def _real_ids(self, ids: list[int]) -> list[int]:
         if not self._forgeable.isdisjoint(ids):
             ids = [part for token in ids for part in self._plain_ids(token)]
         real = self._id_of_guarded
         return [real.get(token, token) for token in ids]
 
-    def encode_sealed_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """As `encode_sealed`, and of each token the first character in `text` and the one past its last.
-
-        Slower, which is why it is apart.
-        """
+    def _spans(self, text: str) -> list[tuple[int, int]]:
         encoding = self._guarded.encode(text, add_special_tokens=False)
-        parts = [
-            (part, span)
-            for token, span in zip(encoding.ids, encoding.offsets, strict=True)
-            for part in self._plain_ids(token)
+        return [
+            span for token, span in zip(encoding.ids, encoding.offsets, strict=True) for _ in self._plain_ids(token)
         ]
-        real = self._id_of_guarded
-        return [real.get(part, part) for part, _ in parts], [span for _, span in parts]
 
     def _plain_ids(self, token: int) -> list[int]:
         """`token`, or other tokens of the same text if it is a control token that the model made of plain text.
@@ -117,11 +131,12 @@ class Vocabulary:
 
 def _guarded_twin(
     tokenizer: tokenizers.Tokenizer, added: dict[int, AddedToken], control: dict[int, AddedToken], guard: Guard
-) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
+) -> tuple[tokenizers.Tokenizer, dict[int, int], list[AddedToken]]:
     """A tokenizer that shares model, normaliser and pre-tokenizer, with control tokens under their sealed names.
 
     Everything else about added tokens stays (whether they swallow spaces, what counts as the start of a text), so
-    that ids equal those of the original. Returns it with the real ids of the tokens that got other ones.
+    that ids equal those of the original. Returns it with the real ids of the tokens that got other ones, and the
+    control tokens as it has them.
     """
     # a token in the middle of a word counts too: what the template writes is meant
     entries = {
@@ -139,7 +154,8 @@ def _guarded_twin(
         # The model's ids have holes, so new ids fell on old ones; start above them.
         fillers = max(tokenizer.get_vocab(with_added_tokens=False).values()) + 1
         twin, twin_ids = _twin(tokenizer, entries, fillers - tokenizer.get_vocab_size(with_added_tokens=False))
-    return twin, {new: token for token, new in twin_ids.items() if new != token}
+    sealed = [entries[token] for token in sorted(control)]
+    return twin, {new: token for token, new in twin_ids.items() if new != token}, sealed
 
 
 def _twin(

@@ -99,15 +99,20 @@ def test_a_second_request_on_a_connection_has_as_long_as_the_first(hasty: Runnin
         assert everything(client).startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.parametrize("path", [*STREAMS, "/v1/messages/count_tokens", "/api/show"])
-def test_a_body_that_does_not_end_is_408_in_the_interfaces_own_words(hasty: RunningFront, path: str) -> None:
-    with closing(connect(hasty)) as client:
-        client.sendall(head(path, 100) + b'{"model": ')
-        status, body = answer(client)
-        assert status == 408
-        assert "did not come within" in json.dumps(body)
-        assert isinstance(body["error"], str if path.startswith("/api/") else dict)
-        assert everything(client) == b"", "and it is not waited for after that"
+def test_a_body_that_does_not_end_is_408_in_the_interfaces_own_words(hasty: RunningFront) -> None:
+    with ExitStack() as stack:
+        clients = {
+            path: stack.enter_context(closing(connect(hasty)))
+            for path in (*STREAMS, "/v1/messages/count_tokens", "/api/show")
+        }
+        for path, client in clients.items():
+            client.sendall(head(path, 100) + b'{"model": ')
+        for path, client in clients.items():
+            status, body = answer(client)
+            assert status == 408, path
+            assert "did not come within" in json.dumps(body)
+            assert isinstance(body["error"], str if path.startswith("/api/") else dict)
+            assert everything(client) == b"", "and it is not waited for after that"
 
 
 def test_a_body_that_trickles_is_408(hasty: RunningFront) -> None:

@@ -15,7 +15,7 @@ from engine.front.fields import Field, FieldError
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
-_TABLE = {
+MESSAGES = {
     "model": Field(fields.model, required=True),
     "max_tokens": Field(fields.whole(1, 2**31 - 1)),
     "stream": Field(fields.flag, False),
@@ -37,7 +37,7 @@ class MessagesAsked(ChatAsked):
 
 def read_messages(body: Mapping[str, Any], counting: bool = False) -> MessagesAsked:
     """The request in `body`, of which perhaps only the tokens are counted. FieldError for what cannot be served."""
-    values = {name: field.value(name, body) for name, field in _TABLE.items()}
+    values = {name: field.value(name, body) for name, field in MESSAGES.items()}
     if values["max_tokens"] is None and not counting:
         raise FieldError("max_tokens", "a number of tokens is expected.")
     messages = _conversation(body.get("system"), body.get("messages"))
@@ -46,7 +46,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> MessagesAs
         prefill = _prefill(messages[-1])
         messages = messages[:-1]
     functions, server_tools = _tools(values["tools"])
-    known = (*_TABLE, "messages", "system")
+    known = (*MESSAGES, "messages", "system")
     return MessagesAsked(
         model=values["model"],
         stream=values["stream"],
@@ -68,6 +68,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> MessagesAs
 def _conversation(system: Any, messages: Any) -> list[Mapping[str, Any]]:
     if not isinstance(messages, list) or not messages:
         raise FieldError("messages", "a list of at least one message is expected.")
+    fields.check_count("messages", messages)
     told: list[Mapping[str, Any]] = []
     if system is not None:
         text = "\n".join(_texts("system", system))
@@ -86,7 +87,7 @@ def _message(name: str, value: Any) -> list[Mapping[str, Any]]:
     if role not in ("user", "assistant", "system"):
         raise FieldError(f"{name}.role", f"{shown(role)} is not one of user, assistant, system.")
     if isinstance(content, str):
-        return [{"role": role, "content": content}]
+        return [{"role": role, "content": fields.text(f"{name}.content", content)}]
     if not isinstance(content, list):
         raise FieldError(f"{name}.content", "text or a list of blocks is expected.")
     blocks = [(f"{name}.content[{index}]", block) for index, block in enumerate(content)]
@@ -109,13 +110,15 @@ def _assistant(blocks: list[tuple[str, Any]]) -> Mapping[str, Any]:
     for where, block in blocks:
         match fields.mapping(where, block).get("type"):
             case "thinking":
-                thoughts.append(_text(f"{where}.thinking", block.get("thinking")))
+                thoughts.append(fields.text(f"{where}.thinking", block.get("thinking")))
             case "redacted_thinking":
                 pass
             case "tool_use":
                 arguments = json.dumps(fields.mapping(f"{where}.input", block.get("input")), ensure_ascii=False)
-                function = {"name": _text(f"{where}.name", block.get("name")), "arguments": arguments}
-                calls.append({"id": _text(f"{where}.id", block.get("id")), "type": "function", "function": function})
+                function = {"name": fields.text(f"{where}.name", block.get("name")), "arguments": arguments}
+                calls.append(
+                    {"id": fields.text(f"{where}.id", block.get("id")), "type": "function", "function": function}
+                )
             case _:
                 texts += _texts(where, [block])
     return {
@@ -131,13 +134,17 @@ def _tool_result(name: str, block: Mapping[str, Any]) -> Mapping[str, Any]:
     text = "" if content is None else "\n".join(_texts(f"{name}.content", content))
     if block.get("is_error"):
         text = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": _text(f"{name}.tool_use_id", block.get("tool_use_id")), "content": text}
+    return {
+        "role": "tool",
+        "tool_call_id": fields.text(f"{name}.tool_use_id", block.get("tool_use_id")),
+        "content": text,
+    }
 
 
 def _texts(name: str, value: Any) -> list[str]:
     """The texts of a string or a list of blocks; a block of another kind is refused by its name."""
     if isinstance(value, str):
-        return [value]
+        return [fields.text(name, value)]
     if not isinstance(value, list):
         raise FieldError(name, "text or a list of blocks is expected.")
     texts = []
@@ -146,19 +153,13 @@ def _texts(name: str, value: Any) -> list[str]:
         block = fields.mapping(where, each)
         source = block.get("source")
         if block.get("type") == "text":
-            texts.append(_text(f"{where}.text", block.get("text")))
+            texts.append(fields.text(f"{where}.text", block.get("text")))
         elif block.get("type") == "document" and isinstance(source, dict) and source.get("type") == "text":
-            texts.append(_text(f"{where}.source.data", source.get("data")))
+            texts.append(fields.text(f"{where}.source.data", source.get("data")))
         else:
             kind = shown(block.get("type"))
             raise FieldError(f"{where}.type", f"{kind} is not supported: this server reads text.", "Send text blocks.")
     return texts
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise FieldError(name, f"text is expected, not {shown(value)}.")
-    return value
 
 
 def _prefill(message: Mapping[str, Any]) -> str:
@@ -189,7 +190,7 @@ def _tool_use(functions: tuple[Mapping[str, Any], ...], choice: Mapping[str, Any
         case "any":
             return tool_use(functions, "required", parallel)
         case "tool":
-            return tool_use(functions, {"name": _text("tool_choice.name", choice.get("name"))}, parallel)
+            return tool_use(functions, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
         case other:
             raise FieldError("tool_choice.type", f"{shown(other)} is not one of auto, any, tool, none.")
 

@@ -14,7 +14,7 @@ from engine.base.units import parse_duration
 from engine.front import fields
 from engine.front.answer_forms import ollama_format
 from engine.front.asked import Asked, ChatAsked, values_of
-from engine.front.fields import Field, FieldError
+from engine.front.fields import Field, FieldError, described
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 
 _LATEST = ":latest"
@@ -26,6 +26,7 @@ _OPTIONS = {
 }
 
 
+@described({"anyOf": [{"type": "number"}, {"type": "string"}]})
 def read_keep_alive(name: str, value: Any) -> float:
     """Seconds, infinity for what is negative: a number of seconds, or text such as 5m."""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -36,9 +37,16 @@ def read_keep_alive(name: str, value: Any) -> float:
         raise FieldError(name, f"a duration such as 5m, or seconds, is expected, not {shown(value)}.") from None
 
 
+@described({"type": "string", "minLength": 1})
 def read_model(name: str, value: Any) -> str:
     """A model's name; the tag that theirs have by default means nothing here."""
     return fields.model(name, value).removesuffix(_LATEST)
+
+
+@described({"anyOf": [{"type": "boolean"}, {"enum": ["low", "medium", "high", "max"]}]})
+def _think(_name: str, value: Any) -> Any:
+    """Whether to think, or how hard; it is read with the rest."""
+    return value
 
 
 _SHARED = {
@@ -46,14 +54,14 @@ _SHARED = {
     "stream": Field(fields.flag, True),
     "options": Field(fields.mapping, {}),
     "keep_alive": Field(read_keep_alive),
-    "think": Field(lambda _name, value: value),
+    "think": Field(_think),
     "format": Field(ollama_format, ""),
 }
 CHAT = {**_SHARED, "messages": Field(fields.mappings, ()), "tools": Field(tools, ())}
 GENERATE = {
     **_SHARED,
-    "prompt": Field(lambda name, value: _text(name, value), ""),
-    "system": Field(lambda name, value: _text(name, value), ""),
+    "prompt": Field(fields.text, ""),
+    "system": Field(fields.text, ""),
     "raw": Field(fields.flag, False),
     "images": Field(fields.only([])),
     "suffix": Field(fields.only("")),
@@ -151,13 +159,13 @@ def _message(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         raise FieldError(f"{name}.role", f"{shown(role)} is not one of system, user, assistant, tool.")
     if message.get("images"):
         raise FieldError(f"{name}.images", "this server reads text.", "Leave them out.")
-    told: dict[str, Any] = {"role": role, "content": _text(f"{name}.content", message.get("content") or "")}
+    told: dict[str, Any] = {"role": role, "content": fields.text(f"{name}.content", message.get("content") or "")}
     if message.get("thinking"):
-        told["reasoning_content"] = _text(f"{name}.thinking", message["thinking"])
+        told["reasoning_content"] = fields.text(f"{name}.thinking", message["thinking"])
     if message.get("tool_name"):
-        told["name"] = _text(f"{name}.tool_name", message["tool_name"])
+        told["name"] = fields.text(f"{name}.tool_name", message["tool_name"])
     if message.get("tool_call_id"):
-        told["tool_call_id"] = _text(f"{name}.tool_call_id", message["tool_call_id"])
+        told["tool_call_id"] = fields.text(f"{name}.tool_call_id", message["tool_call_id"])
     if message.get("tool_calls"):
         calls = fields.mappings(f"{name}.tool_calls", message["tool_calls"])
         told["tool_calls"] = [_call(f"{name}.tool_calls[{index}]", call, index) for index, call in enumerate(calls)]
@@ -167,7 +175,7 @@ def _message(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _call(name: str, call: Mapping[str, Any], index: int) -> Mapping[str, Any]:
     function = fields.mapping(f"{name}.function", call.get("function"))
     arguments = fields.mapping(f"{name}.function.arguments", function.get("arguments") or {})
-    called = _text(f"{name}.function.name", function.get("name"))
+    called = fields.text(f"{name}.function.name", function.get("name"))
     return {
         "id": call.get("id") or f"call_{index}",
         "type": "function",
@@ -183,9 +191,3 @@ def _thinking(think: Any) -> dict[str, Any]:
     if not isinstance(think, bool):
         raise FieldError("think", f"true, false, low, medium, high or max is expected, not {shown(think)}.")
     return {"enable_thinking": think, "thinking": think}
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise FieldError(name, f"text is expected, not {shown(value)}.")
-    return value

@@ -11,7 +11,8 @@ from engine.base.sampling import PARAMETERS
 from engine.front import fields
 from engine.front.answer_forms import response_format
 from engine.front.asked import Asked, ChatAsked, given
-from engine.front.fields import Field, FieldError, read_fields, shortened
+from engine.front.fields import Field, FieldError, described, read_fields, shortened
+from engine.front.schemas import OF_MESSAGES, OF_TOKEN
 from engine.front.tools import tool_choice, tool_use, tools, with_names_of_tools
 
 MOST_CHOICES = 16
@@ -31,6 +32,7 @@ _SHARED = {
 }
 
 
+@described({"type": "object"})
 def _template_values(name: str, value: Any) -> dict[str, Any]:
     """Variables for the chat template, but those that a request has fields for."""
     values = fields.mapping(name, value)
@@ -46,10 +48,12 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
+@described(OF_MESSAGES)
 def _messages(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
     """Messages with a known role. What else they hold is checked where they are rendered."""
     if not isinstance(value, list) or not value:
         raise FieldError(name, "a list of at least one message is expected.")
+    fields.check_count(name, value)
     return tuple(_message(f"{name}[{index}]", message) for index, message in enumerate(value))
 
 
@@ -59,12 +63,21 @@ def _message(name: str, message: Any) -> Mapping[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise FieldError(f"{name}.role", f"{shown(role)} is not one of {', '.join(_ROLES)}.")
-    # An assistant's turn that only called tools has no content.
-    if message.get("content") is None and role != "assistant":
+    content = message.get("content")
+    # An assistant's turn that only called tools has none.
+    if content is None and role != "assistant":
         raise FieldError(f"{name}.content", "text is expected.")
+    if isinstance(content, str):
+        fields.text(f"{name}.content", content)
+    elif isinstance(content, list):
+        fields.check_count(f"{name}.content", content)
+        for index, part in enumerate(content):
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                fields.text(f"{name}.content[{index}].text", part["text"])
     return {**message, "role": _ROLES[role]}
 
 
+@described({"enum": list(_EFFORTS)})
 def _effort(name: str, value: Any) -> str:
     """How hard a model should think."""
     if not isinstance(value, str) or value not in _EFFORTS:
@@ -80,6 +93,16 @@ def _thinking(effort: str | None) -> dict[str, Any]:
     return {"enable_thinking": thinks, "thinking": thinks, **({"reasoning_effort": effort} if thinks else {})}
 
 
+@described(
+    {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "array", "minItems": 1, "maxItems": MOST_PROMPTS, "items": {"type": "string"}},
+            {"type": "array", "minItems": 1, "items": OF_TOKEN},
+            {"type": "array", "minItems": 1, "maxItems": MOST_PROMPTS, "items": {"type": "array", "items": OF_TOKEN}},
+        ]
+    }
+)
 def _prompts(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
     """A string, a list of strings, a list of token ids, or a list of those."""
     if isinstance(value, str):

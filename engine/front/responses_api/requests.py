@@ -17,7 +17,7 @@ from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 Messages = tuple[Mapping[str, Any], ...]
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
-_TABLE = {
+RESPONSE = {
     "model": Field(fields.model, required=True),
     "stream": Field(fields.flag, False),
     "store": Field(fields.flag, True),
@@ -27,8 +27,8 @@ _TABLE = {
     "text": Field(fields.mapping, {}),
     "tools": Field(fields.mappings, ()),
     "tool_choice": Field(lambda _name, value: value, "auto"),
-    "instructions": Field(lambda name, value: _text(name, value), ""),
-    "previous_response_id": Field(lambda name, value: _text(name, value)),
+    "instructions": Field(fields.text, ""),
+    "previous_response_id": Field(fields.text),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -52,18 +52,18 @@ class ResponseAsked(ChatAsked):
 
 def previous_id(body: Mapping[str, Any]) -> str | None:
     """The id of the response that a request goes on from."""
-    found: str | None = _TABLE["previous_response_id"].value("previous_response_id", body)
+    found: str | None = RESPONSE["previous_response_id"].value("previous_response_id", body)
     return found
 
 
 def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
     """The request in `body`, which goes on from the messages `before`. FieldError for what cannot be served."""
-    values = {name: field.value(name, body) for name, field in _TABLE.items()}
+    values = {name: field.value(name, body) for name, field in RESPONSE.items()}
     form = values["text"].get("format")
     conversation = (*before, *_messages(body.get("input")))
     instructions = ({"role": "system", "content": values["instructions"]},) if values["instructions"] else ()
     functions, other_tools = _tools(values["tools"])
-    known = (*_TABLE, "input")
+    known = (*RESPONSE, "input")
     return ResponseAsked(
         model=values["model"],
         stream=values["stream"],
@@ -89,9 +89,10 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
 def _messages(value: Any) -> Messages:
     """Messages of text or a list of items. Reasoning and calls belong to the assistant's message that they precede."""
     if isinstance(value, str):
-        return ({"role": "user", "content": value},)
+        return ({"role": "user", "content": fields.text("input", value)},)
     if not isinstance(value, list) or not value:
         raise FieldError("input", "text or a list of at least one item is expected.")
+    fields.check_count("input", value)
     told: list[dict[str, Any]] = []
     for index, item in enumerate(value):
         _add(told, f"input[{index}]", fields.mapping(f"input[{index}]", item))
@@ -105,14 +106,18 @@ def _add(told: list[dict[str, Any]], name: str, item: Mapping[str, Any]) -> None
         case "message":
             _add_message(told, name, item)
         case "function_call":
-            called = {key: _text(f"{name}.{key}", item.get(key)) for key in ("name", "arguments")}
-            call = {"id": _text(f"{name}.call_id", item.get("call_id")), "type": "function", "function": called}
+            called = {key: fields.text(f"{name}.{key}", item.get(key)) for key in ("name", "arguments")}
+            call = {"id": fields.text(f"{name}.call_id", item.get("call_id")), "type": "function", "function": called}
             _assistant(told, after_calls=True).setdefault("tool_calls", []).append(call)
         case "function_call_output":
-            output = item.get("output")
-            content = output if isinstance(output, str) else _joined(f"{name}.output", output)
+            output, where = item.get("output"), f"{name}.output"
+            content = fields.text(where, output) if isinstance(output, str) else _joined(where, output)
             told.append(
-                {"role": "tool", "tool_call_id": _text(f"{name}.call_id", item.get("call_id")), "content": content}
+                {
+                    "role": "tool",
+                    "tool_call_id": fields.text(f"{name}.call_id", item.get("call_id")),
+                    "content": content,
+                }
             )
         case "reasoning":
             parts = item.get("content") or item.get("summary") or []
@@ -128,7 +133,8 @@ def _add_message(told: list[dict[str, Any]], name: str, item: Mapping[str, Any])
     if not isinstance(role, str) or role not in _ROLES:
         raise FieldError(f"{name}.role", f"{shown(role)} is not one of {', '.join(_ROLES)}.")
     content = item.get("content")
-    text = content if isinstance(content, str) else _joined(f"{name}.content", content)
+    where = f"{name}.content"
+    text = fields.text(where, content) if isinstance(content, str) else _joined(where, content)
     if _ROLES[role] == "assistant":
         message = _assistant(told, after_calls=False)
         message["content"] += text
@@ -150,7 +156,7 @@ def _joined(name: str, parts: Any) -> str:
         if part.get("type") not in _TEXTS:
             kind = shown(part.get("type"))
             raise FieldError(f"{name}[{index}].type", f"{kind} is not supported: this server reads text.", "Send text.")
-        texts.append(_text(f"{name}[{index}].text", part.get("text", part.get("refusal"))))
+        texts.append(fields.text(f"{name}[{index}].text", part.get("text", part.get("refusal"))))
     return "\n".join(texts)
 
 
@@ -173,7 +179,7 @@ def _tool_use(functions: Messages, values: Mapping[str, Any]) -> ToolUse:
     if isinstance(choice, str) and choice in ("none", "auto", "required"):
         return tool_use(functions, choice, parallel)
     if isinstance(choice, dict) and choice.get("type") == "function":
-        return tool_use(functions, {"name": _text("tool_choice.name", choice.get("name"))}, parallel)
+        return tool_use(functions, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
     raise FieldError("tool_choice", f"none, auto, required or a function is expected, not {shown(choice)}.")
 
 
@@ -204,9 +210,3 @@ def _echoed(values: Mapping[str, Any], body: Mapping[str, Any]) -> Mapping[str, 
         "top_p": values["top_p"],
         "truncation": "disabled",
     }
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise FieldError(name, f"text is expected, not {shown(value)}.")
-    return value
