@@ -16,6 +16,7 @@ Ids = Sequence[int]
 Spans = Sequence[tuple[int, int]]
 
 MOST_CHARACTERS = 4 * 2**20  # of all parts that are kept for a model
+_KEEPING = 256  # characters that it costs to keep a part, whatever its length
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class PartCache:
     """The ids of parts, the most recently used ones. Thread-safe."""
 
     def __init__(self, encode: Callable[[Sequence[str]], Sequence[Ids]], most: int = MOST_CHARACTERS) -> None:
-        """`encode` gives the ids of several parts; parts of together `most` characters are kept."""
+        """`encode` gives the ids of several parts; so many parts are kept that they cost `most`."""
         self._encode = encode
         self._most = most
         self._kept: OrderedDict[str, array[int]] = OrderedDict()
@@ -80,7 +81,7 @@ class PartCache:
             for part, ids in new.items():
                 if part not in self._kept:  # somebody else may have been as quick
                     self._kept[part] = ids
-                    self._characters += len(part)
+                    self._characters += _KEEPING + len(part)
             while self._characters > self._most:
                 gone, _ = self._kept.popitem(last=False)
-                self._characters -= len(gone)
+                self._characters -= _KEEPING + len(gone)

@@ -12,7 +12,7 @@ import engine.worker.engine
 from engine.base.errors import CorruptFileError, NoRoomError
 from engine.base.units import parse_experts
 from engine.memory.blocks import ContextRoom
-from engine.program.executor import Floats
+from engine.program.executor import Batch, Floats
 from engine.worker.loaded import LoadedModel
 from engine.worker.main import main
 from engine.worker.protocol import WorkerConfig
@@ -47,8 +47,9 @@ def load(config: WorkerConfig) -> LoadedModel:
     if kv_tokens > ROOM:
         raise NoRoomError(f"--kv {kv_tokens} is {kv_tokens - ROOM} tokens too many.", "Give less.")
     model = fake_model(kv_tokens, config.context, pace=PACE)
-    kind = {"sluggish": SluggishExecutor, "endless": EndlessExecutor}.get(name, FakeExecutor)
-    executor = kind(ContextRoom(model.budget.context.pages), pace=PACE)
+    kind = {"sluggish": SluggishExecutor, "endless": EndlessExecutor, "brisk": EndlessExecutor}.get(name, FakeExecutor)
+    executor = kind(ContextRoom(model.budget.context.pages), pace=0 if name == "brisk" else PACE)
+    executor.batches = Forgotten()
     return replace(
         model, executor=executor, threads=config.threads or 2, tokenizer=Path(config.model) / "tokenizer.json"
     )
@@ -58,6 +59,7 @@ def load_scripted(config: WorkerConfig) -> LoadedModel:
     """Agents send prompts of a hundred thousand bytes, which are as many tokens here."""
     model = fake_model(SCRIPTED_CONTEXT, model_context=SCRIPTED_CONTEXT)
     executor = ScriptedExecutor(ContextRoom(model.budget.context.pages))
+    executor.batches = Forgotten()
     return replace(model, executor=executor, tokenizer=Path(config.model) / "tokenizer.json")
 
 
@@ -68,6 +70,13 @@ def load_on_fake_device(config: WorkerConfig) -> LoadedModel:
         assert isinstance(model.executor, FakeDevice)
         model.executor.broken = 1
     return replace(model, threads=config.threads or 2)
+
+
+class Forgotten(list[Batch]):
+    """Batches that are only counted: a worker may live long."""
+
+    def append(self, batch: Batch) -> None:
+        super().append(self[0] if self else batch)
 
 
 class EndlessExecutor(FakeExecutor):

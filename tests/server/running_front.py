@@ -27,7 +27,7 @@ IM_END = 257
 # "fake" and "other" work; fake_worker.py says what is wrong with the rest.
 FAKE_MODELS = (
     "fake", "other", "broken", "crowded", "dying", "slow", "stranger", "clinging", "sluggish", "stuck", "scripted",
-    "endless",
+    "endless", "brisk",
 )  # fmt: skip
 
 TEMPLATE = (

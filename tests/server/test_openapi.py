@@ -86,13 +86,13 @@ def fuzzed(store: Path) -> Iterator[RunningFront]:
 
 @pytest.fixture(scope="module")
 def described(fuzzed: RunningFront) -> Any:
-    """The description, about two models that answer at once, in few tokens."""
+    """The description, about a model that answers at once, in few tokens."""
     narrowed = copy.deepcopy(document())
     for path, methods in narrowed["paths"].items():
         if "post" not in methods:
             continue
         schema = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
-        schema["properties"]["model"] = {"enum": ["scripted", "other"]}
+        schema["properties"]["model"] = {"enum": ["scripted"]}
         schema["properties"].update(LENGTHS.get(path, {}))
         schema["required"] = sorted({*schema["required"], "model", *LENGTHS.get(path, ())})
     made = schemathesis.openapi.from_dict(narrowed)
@@ -110,7 +110,7 @@ def test_no_request_that_can_be_made_up_is_a_500_or_hangs(
     for mode in modes:  # what the description allows, and what it does not
 
         @given(case=described[path][method].as_strategy(generation_mode=mode))
-        @settings(max_examples=100 if method == "post" else 5, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=25 if method == "post" else 5, deadline=None, suppress_health_check=list(HealthCheck))
         def check(case: schemathesis.Case) -> None:
             case.call_and_validate(timeout=ANSWER_SECONDS, checks=CHECKS)
 

@@ -79,11 +79,11 @@ def test_the_parts_that_were_used_last_are_kept() -> None:
         asked.extend(parts)
         return [[ord(letter) for letter in part] for part in parts]
 
-    cache = PartCache(encode, most=6)
+    cache = PartCache(encode, most=2 * (256 + 3))
     for part in ("aaa", "bbb", "aaa", "ccc", "aaa", "bbb"):
         assert list(cache.ids_of([part])[0]) == [ord(letter) for letter in part]
     assert asked == ["aaa", "bbb", "ccc", "bbb"]
-    assert cache.ids_of(["x" * 100, "x" * 100])[1].tolist() == [ord("x")] * 100
-    assert asked[4:] == ["x" * 100], "twice in one text is once"
+    assert cache.ids_of(["x" * 600, "x" * 600])[1].tolist() == [ord("x")] * 600
+    assert asked[4:] == ["x" * 600], "twice in one text is once"
     cache.ids_of(["aaa"])
     assert asked[5:] == ["aaa"], "what is longer than all that may be kept leaves nothing"
