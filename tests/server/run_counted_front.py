@@ -1,6 +1,7 @@
-"""A front that tells how many tasks it has: `python run_counted_front.py CONFIG`."""
+"""A front that tells how many tasks and objects it has: `python run_counted_front.py CONFIG`."""
 
 import asyncio
+import gc
 import sys
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +16,8 @@ from tests.server.run_front import FAKE_WORKER
 
 
 async def tasks(request: Request) -> Response:
-    return JSONResponse({"tasks": len(asyncio.all_tasks())})
+    gc.collect()
+    return JSONResponse({"tasks": len(asyncio.all_tasks()), "objects": len(gc.get_objects())})
 
 
 def counted_app(*arguments: Any) -> Any:

@@ -24,6 +24,7 @@ ROUNDS = 4
 AT_ONCE = 24
 SECONDS = 85.0
 LEAK = 4 << 20  # bytes that a process may gain after the first round
+OBJECTS = 1000  # that the front may gain
 HELD = ("kv_tokens_held", "windows_held", "states_held", "active", "waiting")
 WEATHER: Mapping[str, Any] = {
     "name": "weather",
@@ -47,8 +48,8 @@ class Kind:
     model: str = "brisk"
 
     def request(self, chance: Random, number: int) -> tuple[str, Body]:
-        """Somebody's request; a third of the texts are alike from the beginning on."""
-        text = f"{'the same old story ' * chance.randrange(8)}{chance.choice(('', str(number)))}."
+        """Somebody's request. Texts come again, so that what is kept on purpose is kept after a round."""
+        text = f"{'the same old story ' * chance.randrange(8)}{chance.choice(('', str(number % 10)))}."
         return self.path, {"model": self.model, **self.body(text, chance.choice(LENGTHS))}
 
 
@@ -79,7 +80,9 @@ KINDS: Mapping[str, Kind] = {
         "/v1/chat/completions", lambda text, _: {"messages": said(text + CALL), "tools": [FUNCTION]}, "scripted"
     ),
     "completion": Kind("/v1/completions", lambda text, tokens: {"prompt": text, "max_tokens": tokens}),
-    "response": Kind("/v1/responses", lambda text, tokens: {"input": text, "max_output_tokens": tokens}),
+    "response": Kind(
+        "/v1/responses", lambda text, tokens: {"input": text, "max_output_tokens": tokens, "store": len(text) % 8 == 0}
+    ),
     "message": Kind("/v1/messages", chat),
     "message with tools": Kind(
         "/v1/messages",
@@ -183,11 +186,12 @@ def test_nothing_of_two_thousand_requests_stays(front: RunningFront) -> None:
     rounds = []
     for _ in range(ROUNDS):
         asyncio.run(a_round(front, chance, REQUESTS // ROUNDS, seen))
-        rounds.append((*settled(front), front.control("tasks")["tasks"]))
+        rounds.append((*settled(front), front.control("tasks")))
     print(dict(seen), rounds)
     assert sum(seen[phase] for phase in set(PHASES)) == REQUESTS
     assert all(seen[each] > 50 for each in (*KINDS, *PHASES)), seen
-    descriptors, sizes, tasks = rounds[0]
+    descriptors, sizes, counts = rounds[0]
     assert rounds[-1][0] <= descriptors
-    assert rounds[-1][2] <= tasks
+    assert rounds[-1][2]["tasks"] <= counts["tasks"]
+    assert rounds[-1][2]["objects"] <= counts["objects"] + OBJECTS
     assert all(last <= first + LEAK for first, last in zip(sizes, rounds[-1][1], strict=True)), rounds

@@ -27,7 +27,7 @@ def whole(vocabulary: Vocabulary, text: str) -> list[int]:
     return vocabulary._real_ids(vocabulary._guarded.encode(text, add_special_tokens=False).ids)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_parts_have_the_ids_and_the_edges_of_the_whole(
     vocabularies: dict[str, Vocabulary], data: st.DataObject
