@@ -24,8 +24,8 @@ from engine.front.limits import Limits
 from engine.front.metrics import metrics_route
 from engine.front.ollama_api.routes import Ollama
 from engine.front.openai_api.routes import OpenAI
-from engine.front.page_routes import PAGE_FILES, page_routes
 from engine.front.openapi import openapi_route
+from engine.front.page_routes import PAGE_FILES, page_routes
 from engine.front.responses_api.routes import Responses
 from engine.front.supervisor import Supervisor
 
