@@ -180,6 +180,7 @@ def test_a_model_that_fails_is_a_sentence_and_the_question_is_not_lost(browser: 
     assert browser.text("#problem") == "The bank is short. Convert the model again."
     assert browser.run("return document.getElementById('message').value") == "Are you well?"
     assert browser.count("#log > *") == 0
+    browser.shoot(PICTURES / "failed.png")
     (complaint,) = browser.complaints()
     assert "500" in complaint, "a browser tells of every failed request"
 
@@ -200,7 +201,9 @@ def test_memory_is_moved_by_the_sliders(browser: Browser, front: RunningFront) -
     browser.until(lambda: front.control("ps")["models"][0]["kv_tokens"] < 1000, "context memory was not moved")
     browser.type("#experts", KEYS["home"] + KEYS["right"])
     browser.until(lambda: "Give --experts 2 or more" in browser.text("#moved.refused"), "no refusal is told")
-    browser.until(lambda: "28 slots" in browser.text("#figures"), "the old sizes do not stand")
+    assert browser.text("#experts-slider output") == "44 %", "the old size stands"
+    assert "28 slots" in browser.text("#figures")
+    browser.shoot(PICTURES / "refused.png")
     (complaint,) = browser.complaints()
     assert "507" in complaint
 
@@ -209,9 +212,13 @@ def test_a_key_is_asked_for_once(models: Path, browser: Browser, tmp_path_factor
     with tempfile.TemporaryDirectory(prefix="ft-") as folder:
         front = start_front(models, Path(folder), api_key="secret")
         browser.open(front.url)
-        for key in ("wrong", "secret"):
-            browser.until(lambda: browser.count("dialog[open]") == 1, "no key is asked for")
-            browser.type("#key", key + KEYS["enter"])
+        browser.until(lambda: browser.count("dialog[open]") == 1, "no key is asked for")
+        browser.run("document.getElementById('key-dialog').close()")
+        browser.until(lambda: browser.count("dialog[open]") == 1, "it can be put away, and nothing works")
+        browser.type("#key", "wrong" + KEYS["enter"])
+        browser.until(lambda: browser.text("#key-wrong") == "That was another one.", "a wrong key is not told")
+        browser.shoot(PICTURES / "key.png")
+        browser.type("#key", "secret" + KEYS["enter"])
         browser.until(lambda: browser.count("#model option") > 1, "no models are listed")
         browser.open(front.url)
         browser.until(lambda: browser.count("#model option") > 1, "the key was forgotten")

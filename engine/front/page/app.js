@@ -10,21 +10,24 @@ const chosen = () => picker.value;
 
 let keyWanted = null; // one question at a time, whoever needs the answer
 
-whenKeyIsWanted(() => {
+whenKeyIsWanted((again) => {
   keyWanted ??= new Promise((given) => {
+    byId("key-wrong").textContent = again ? "That was another one." : "";
     byId("key-dialog").showModal();
     byId("key-form").onsubmit = (event) => {
       event.preventDefault();
       keepKey(byId("key").value);
       byId("key").value = "";
-      byId("key-dialog").close();
       keyWanted = null;
+      byId("key-dialog").close();
       given();
     };
   });
   return keyWanted;
 });
-byId("key-dialog").addEventListener("cancel", (event) => event.preventDefault());
+byId("key-dialog").addEventListener("close", () => {
+  if (keyWanted !== null) byId("key-dialog").showModal(); // without a key there is nothing to go on with
+});
 
 const wide = matchMedia("(min-width: 60rem)");
 const openWhereThereIsRoom = () => { byId("machine").open = wide.matches; };

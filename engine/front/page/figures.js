@@ -66,8 +66,8 @@ export function figuresOf(kept, line) {
 
 /** Of what time the figures are, and by whose clock. */
 export function spanOf(kept) {
-  const { work } = kept.at(-1).state;
-  const clock = work?.clock ? `; link and memory by the virtual clock of ${work.clock}` : "";
+  const { state: { work }, totals } = kept.at(-1);
+  const clock = work?.clock && totals.plans > 0 ? `; link and memory by the virtual clock of ${work.clock}` : "";
   return `${rates(kept).busy ? "Of the last seconds" : "Since the model was loaded"}${clock}`;
 }
 

@@ -5,7 +5,7 @@ const KEY = "freetoken.key";
 /** A failure that is told to the person as the sentence that it is. */
 export class Problem extends Error {}
 
-/** Ask the person for the key; set by `app.js`. Resolves once there is one. */
+/** Ask the person for the key, again if one was wrong; set by `app.js`. Resolves once there is one. */
 let askForKey = async () => {};
 export const whenKeyIsWanted = (ask) => { askForKey = ask; };
 export const keepKey = (key) => sessionStorage.setItem(KEY, key);
@@ -22,7 +22,7 @@ async function send(path, options = {}) {
       throw new Problem("The server does not answer. Is it still running?");
     }
     if (answer.status === 401) {
-      if (key === sessionStorage.getItem(KEY)) await askForKey();
+      if (key === sessionStorage.getItem(KEY)) await askForKey(key !== null);
     } else if (answer.ok) {
       return answer;
     } else {

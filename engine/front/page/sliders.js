@@ -19,6 +19,7 @@ const SLIDERS = [
 ];
 const SETTLED = 400; // milliseconds after the last move of a slider: arrow keys move it step by step
 
+let placed = null; // the state whose sizes are shown
 let touched = null; // the slider that a person moves, which must not jump under the hand
 
 /** Let the sliders move memory of the model that `model()` names. */
@@ -48,7 +49,8 @@ async function move(model, sizes) {
   told.className = "";
   told.textContent = "Moving…";
   try {
-    const { seconds, notes } = await ask("/machine/resize", { model, ...sizes });
+    const { after, seconds, notes } = await ask("/machine/resize", { model, ...sizes });
+    if (placed.name === model) placed = { ...placed, ...after };
     told.textContent = [`Moved in ${(1000 * seconds).toFixed(1)} ms.`, ...notes].join(" ");
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
@@ -56,11 +58,13 @@ async function move(model, sizes) {
     told.textContent = error.message;
   } finally {
     touched = null;
+    placeSliders(placed);
   }
 }
 
 /** Show the sizes that a model has. */
 export function placeSliders(state) {
+  placed = state;
   byId("sliders").hidden = false;
   const most = placeOf(Math.max(4 * state.context_limit, state.kv_tokens));
   place("kv-slider", placeOf(state.kv_tokens), most, `${count(state.kv_tokens)} tokens`);
