@@ -40,7 +40,7 @@ def test_nvfp4_of_modelopt(tmp_path: Path) -> None:
     pairs, scale, factor = random_bytes(48, 96), block_scales(48, 12), torch.tensor(0.0123)
     named = {"l.weight": pairs, "l.weight_scale": scale, "l.weight_scale_2": factor, "l.input_scale": torch.ones(())}
     tensors = presented(tmp_path, named, quantization={"quant_method": "modelopt", "quant_algo": "NVFP4"})
-    assert tensors.keys() == {"l.weight"}
+    assert tensors.keys() == {"l.weight", "l.input_scale"}
     assert (tensors["l.weight"].form, tensors["l.weight"].shape) == ("nvfp4", (48, 192))
     assert torch.equal(values(tensors["l.weight"]), nvfp4_by_hand(pairs, scale, factor))
 
@@ -60,7 +60,7 @@ def test_nvfp4_of_compressed_tensors_divides_by_its_global_scale(tmp_path: Path,
     tensors = presented(
         tmp_path, named, quantization={"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
     )
-    assert tensors.keys() == {"m.weight"}
+    assert tensors.keys() == {"m.weight", "m.input_global_scale"}
     ours = values(tensors["m.weight"])
     assert torch.equal(ours, nvfp4_by_hand(kept["weight_packed"], kept["weight_scale"], 1 / torch.tensor(divisor)))
     scale = kept["weight_scale"].float() / divisor

@@ -91,7 +91,7 @@ def test_compressed_tensors_float_quantized(tmp_path: Path, strategy: str, extra
     }
     named = {f"m.{name}": tensor for name, tensor in kept.items()}
     tensors = presented(tmp_path, {**named, "m.input_scale": torch.tensor(0.5)}, quantization=quantization)
-    assert tensors.keys() == {"m.weight"}
+    assert tensors.keys() == {"m.weight", "m.input_scale"}
     assert torch.equal(values(tensors["m.weight"]), twin["weight"])
 
 
@@ -135,7 +135,7 @@ def test_experts_in_one_tensor_with_blocks(tmp_path: Path, name: str) -> None:
     weight, scale = random_fp8(3, 200, 260), random_scales(3, 2, 3)
     named = {"e.gate_up_proj": weight, f"e.{name}": scale, "e.gate_up_proj_activation_scale": torch.ones(3)}
     tensors = presented(tmp_path, named, quantization=DEEPSEEK)
-    assert tensors.keys() == {"e.gate_up_proj"}
+    assert tensors.keys() == {"e.gate_up_proj", "e.gate_up_proj_activation_scale"}
     assert torch.equal(values(tensors["e.gate_up_proj"]), by_hand(weight, scale, 128, 128))
 
 
@@ -190,18 +190,12 @@ def test_scales_may_lie_in_another_file_and_unquantised_layers_stay(tmp_path: Pa
     assert torch.equal(values(tensors["l.weight"]), weight.float() * scale)
 
 
-def test_scales_of_activations_and_of_the_cache_are_left_out(tmp_path: Path) -> None:
-    extra = (
-        "q_proj.input_scale",
-        "q_proj.input_scale_ub",
-        "k_proj.k_scale",
-        "v_proj.v_scale",
-        "attn.k_scale",
-        "k_proj.output_scale",
-    )
+def test_scales_of_activations_and_of_the_cache_go_with_no_matrix(tmp_path: Path) -> None:
+    extra = ("q_proj.input_scale", "q_proj.input_scale_ub", "k_proj.k_scale", "attn.k_scale", "k_proj.output_scale")
     named = {f"self_attn.{name}": torch.tensor(1.0) for name in extra}
-    named |= {"q.weight": random_fp8(8, 8), "q.weight_scale": torch.tensor(0.5)}
-    assert presented(tmp_path, named, quantization={"quant_method": "modelopt"}).keys() == {"q.weight"}
+    weight = {"q.weight": random_fp8(8, 8), "q.weight_scale": torch.tensor(0.5)}
+    found = presented(tmp_path, named | weight, quantization={"quant_method": "modelopt"})
+    assert found.keys() == {"q.weight", *named}
 
 
 def test_without_quantised_tensors_nothing_changes(tmp_path: Path) -> None:

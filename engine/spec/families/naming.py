@@ -9,7 +9,17 @@ from engine.spec.names import PER_HEAD, PLUS_ONE_ENDING, STRIDED, Skipped, Sourc
 LAYER = "model.layers.{layer}."
 NEXT_TOKEN = "next-token"
 VISION = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "mm_projector", "mlp1")
+# Scales of activations, which are not rounded here as quantised checkpoints would have it, and of a cache of 8 bits.
+ACTIVATION_SCALES = (
+    *("input_scale", "input_scale_inv", "input_scale_ub", "input_global_scale", "input_zero_point"),
+    *("activation_scale", "act_scale", "output_scale"),
+)
+FUSED_SCALES = ("input_scale", "input_global_scale", "activation_scale")
+CACHE_SCALES = ("q_scale", "k_scale", "v_scale", "kv_scale", "prob_scale")
 SKIPPED = (
+    *(Skipped(f"*.{name}", "activation-scale") for name in ACTIVATION_SCALES),
+    *(Skipped(f"*_{name}", "activation-scale") for name in FUSED_SCALES),
+    *(Skipped(f"*.{name}", "cache-scale") for name in CACHE_SCALES),
     Skipped("*rotary_emb.inv_freq", "rotary-table"),
     *(Skipped(f"*{name}.*", "vision") for name in VISION),
     *(Skipped(f"*{name}.*", "audio") for name in ("audio_tower", "audio_model")),

@@ -62,13 +62,6 @@ ENDINGS = (
     Ending("_scale", "scale", of="", beside=""),
 )
 
-# What belongs to activations or to the cache of keys and values; nothing of ours needs it.
-LEFT_OUT = (
-    ".input_scale", "_input_scale", ".input_scale_inv", ".input_scale_ub", ".input_global_scale", ".input_zero_point",
-    ".activation_scale", "_activation_scale", ".act_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale",
-    ".kv_scale", ".prob_scale",
-)  # fmt: skip
-
 # The types, as safetensors name them, that the weight itself is in when it is quantised.
 PACKED_TYPES = frozenset({"i32", "u32", "i8", "u8", "f4", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz"})
 _FETCH = "Fetch the checkpoint again, and check that all its files are of one version."
@@ -129,7 +122,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Sorted:
-    """A checkpoint's tensors: quantised matrices by their names, and the others that matter by theirs."""
+    """A checkpoint's tensors: quantised matrices by their names, and the others by theirs."""
 
     bundles: Mapping[str, Bundle]
     plain: Mapping[str, FileTensor]
@@ -159,9 +152,7 @@ def sort(raw: Mapping[str, FileTensor]) -> Sorted:
         bundles[matrix].add(role, name, raw[name])
     quantised = {name: found for name, found in bundles.items() if found.is_quantised}
     used = {name for found in quantised.values() for name in found.names.values()}
-    ignored = LEFT_OUT if quantised else ()
-    plain = {name: tensor for name, tensor in raw.items() if name not in used and not name.endswith(ignored)}
-    return Sorted(quantised, plain)
+    return Sorted(quantised, {name: tensor for name, tensor in raw.items() if name not in used})
 
 
 def _role(name: str, raw: Mapping[str, FileTensor]) -> tuple[str, str]:

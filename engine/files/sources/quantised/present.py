@@ -28,8 +28,9 @@ def present(raw: Mapping[str, FileTensor], config: Mapping[str, Any]) -> Mapping
 
     `raw` are the tensors as safetensors files hold them, their forms being the types' names in lower case; `config` is
     config.json. What the tensors are decides how they are read; config.json only settles what they leave open. Scales,
-    zero points and the like vanish, and so do the scales of activations; a matrix whose columns are stored in another
-    order gets a companion (`engine.spec.layout.ORDER`). Without quantised matrices all is as it was.
+    zero points and the like vanish, but for those of activations and of the cache, which a family's rules leave out; a
+    matrix whose columns are stored in another order gets a companion (`engine.spec.layout.ORDER`). Without quantised
+    matrices all is as it was.
 
     Errors, naming the tensor: CorruptFileError for a scale without its weight, a weight without its scale and parts
     that do not fit each other, UnsupportedError for a method or layout without a reader.
