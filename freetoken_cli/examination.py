@@ -14,6 +14,7 @@ from engine.base.hardware import read_memory
 from engine.base.paths import Paths
 from engine.base.units import format_size, format_tokens
 from engine.files.codecs import FORMS
+from engine.files.conversion.gather import VECTOR_FORMS
 from engine.files.conversion.plan import Plan, plan_conversion
 from engine.files.hub.address import HubRepo
 from engine.files.hub.repo import open_repo
@@ -144,7 +145,8 @@ def _codecs(checkpoint: Checkpoint) -> Counter[str]:
 def _files(checkpoint: Checkpoint, codecs: Counter[str]) -> Iterator[Finding]:
     count, size = len(checkpoint.files), sum(file.size for file in checkpoint.files)
     yield Finding("files", OK, f"{count} file{'s' if count != 1 else ''}, {format_size(size)}")
-    unknown = sorted({tensor.form for tensor in checkpoint.tensors.values() if tensor.form not in FORMS})
+    known = {*FORMS, *VECTOR_FORMS}
+    unknown = sorted({tensor.form for tensor in checkpoint.tensors.values() if tensor.form not in known})
     if unknown:
         detail = f"{', '.join(unknown)} cannot be read by this release"
         yield Finding("codecs", FAIL, detail, "Get it in another codec; docs/checkpoints.md lists them.")

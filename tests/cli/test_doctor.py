@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -72,6 +73,12 @@ def test_tensors_that_are_missing_and_that_nothing_explains_are_counted_by_patte
         "2 tensors are missing: 2 x model.layers.*.self_attn.k_proj.weight",
         "2 tensors are explained by no rule: 2 x model.layers.*.twist.weight",
     ]
+
+
+def test_whole_numbers_beside_the_weights_are_none_of_its_business(home: Home, checkpoint: Path) -> None:
+    extra = {"model.visual.position_ids": np.arange(4)}
+    code, document = examined(home, changed(home, checkpoint, tensors=lambda tensors: {**tensors, **extra}))
+    assert (code, failures(document)) == (0, [])
 
 
 def test_the_nearest_of_unknown_families_is_named(home: Home, checkpoint: Path) -> None:

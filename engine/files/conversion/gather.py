@@ -15,13 +15,14 @@ from engine.files.source_file import Bytes, SourceFile
 from engine.files.sources.tensors import IndexedTensor, SourceTensor, row_count
 from engine.spec.layout import ORDER, Matrix, Piece, Vector
 
-_VALUE_TYPES: dict[str, type[np.generic]] = {
+VECTOR_FORMS: Mapping[str, type[np.generic]] = {
     "f32": np.float32,
     "f16": np.float16,
     "bf16": np.uint16,
     "i32": np.int32,
     "i64": np.int64,
 }
+"""What a vector may be kept in: floats, and whole numbers such as experts by token ids."""
 
 
 class Gather:
@@ -64,9 +65,9 @@ class Gather:
         """Raises UnsupportedError unless all pieces of a vector hold plain values."""
         for piece in vector.pieces:
             form = self._tensors[piece.tensor].form
-            if form not in _VALUE_TYPES:
+            if form not in VECTOR_FORMS:
                 raise UnsupportedError(
-                    f"The tensor {piece.tensor} is in {form}; a vector has to be in {', '.join(_VALUE_TYPES)}.",
+                    f"The tensor {piece.tensor} is in {form}; a vector has to be in {', '.join(VECTOR_FORMS)}.",
                     "Use a checkpoint that keeps its norms and biases as plain values.",
                 )
 
@@ -122,7 +123,7 @@ class Gather:
         parts = []
         for piece in vector.pieces:
             tensor = self._tensor(piece)
-            raw = tensor.read(0, row_count(tensor)).reshape(-1).view(_VALUE_TYPES[tensor.form])
+            raw = tensor.read(0, row_count(tensor)).reshape(-1).view(VECTOR_FORMS[tensor.form])
             values = raw[_slice(piece.start, piece.stop, piece.step, len(raw))]
             plain = _bf16_values(values) if tensor.form == "bf16" else values.astype(np.float32)
             if tensor.form in INTEGER_BYTES and (plain != values).any():
@@ -135,7 +136,7 @@ class Gather:
 
     def _check_zeros(self, name: str) -> None:
         tensor = self._tensors[name]
-        if tensor.form in _VALUE_TYPES and not tensor.read(0, 1).view(_VALUE_TYPES[tensor.form]).any():
+        if tensor.form in VECTOR_FORMS and not tensor.read(0, 1).view(VECTOR_FORMS[tensor.form]).any():
             return
         raise UnsupportedError(
             f"The tensor {name} is a bias that this model has no place for, and it is not zero.",
