@@ -221,7 +221,7 @@ def over_the_private_socket(front: RunningFront) -> socket.socket:
     return client
 
 
-@pytest.mark.parametrize("way", [over_tcp, over_the_private_socket])
+@pytest.mark.parametrize("way", [pytest.param(over_tcp, marks=pytest.mark.long), over_the_private_socket])
 def test_a_client_that_does_not_read_holds_nothing(
     hasty: RunningFront, way: Callable[[RunningFront], socket.socket]
 ) -> None:
