@@ -22,6 +22,7 @@ SKIPPED = (
     *(Skipped(f"*.{name}", "cache-scale") for name in CACHE_SCALES),
     Skipped("*rotary_emb.inv_freq", "rotary-table"),
     *(Skipped(f"*{name}.*", "vision") for name in VISION),
+    Skipped("*image_newline", "vision"),
     *(Skipped(f"*{name}.*", "audio") for name in ("audio_tower", "audio_model")),
     *(Skipped(f"{name}.*", "speech") for name in ("talker", "code2wav", "token2wav")),
     Skipped("mtp.*", NEXT_TOKEN),

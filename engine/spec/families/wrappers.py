@@ -39,7 +39,6 @@ WRAPPERS: Mapping[str, Wrapper] = {
         Wrapper("llava", "llama"),
         Wrapper("llava_next", "llama"),
         Wrapper("mistral3", "mistral"),
-        Wrapper("pixtral", "mistral"),
         Wrapper("qwen2_vl", "qwen2_vl_text"),
         Wrapper("qwen2_5_vl", "qwen2_5_vl_text"),
         Wrapper("qwen3_omni_moe", "qwen3_omni_moe_text", inside="thinker_config.text_config"),
