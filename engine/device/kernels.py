@@ -38,7 +38,7 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("gather_f32", "pack.cu", "pippiipi"),
     KernelSource("linear_{codec}", "linear.cu", "piipippfpi"),
     KernelSource("linear_many_{codec}", "linear_many.cu", "piipippfpi"),
-    KernelSource("head_linear_{codec}", "head_linear.cu", "piipiippii"),
+    KernelSource("head_linear_{codec}", "head_linear.cu", "piipipiippii"),
     KernelSource("expert_{codec}", "expert.cu", "plliipiiipippi"),
     KernelSource("expert_many_{codec}", "expert_many.cu", "plliipiiipippipp"),
     KernelSource("expert_glu", "expert_glu.cu", "pllliiiffpipipipi"),

@@ -82,6 +82,11 @@ class Op:
     layer: int = -1  # the decoder layer it belongs to; -1 before the first and after the last
 
 
+def routes_experts(op: Op) -> bool:
+    """Whether it chooses the experts of a MoE layer; some routers choose matrices of attention."""
+    return op.kind == "route" and not op.attrs.get("aside", False)
+
+
 @dataclass(frozen=True)
 class Program:
     """Everything an executor needs to know of a model besides its weights."""

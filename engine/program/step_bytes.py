@@ -62,11 +62,12 @@ class StepBytes:
 
 
 def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> StepBytes:
-    """What a step of one token must read. An embedding counts as one row, a matrix used twice counts twice."""
+    """What a step of one token must read. An embedding counts as one row, of matrices that are
+    chosen the chosen ones; a matrix used twice counts twice."""
     dense = 0
     for op in program.ops:
         for name in filter(None, op.weights):
-            dense += weights.dense[name] // (weights.rows[name] if op.kind == "embed" else 1)
+            dense += _bytes_read(program, op, name, weights)
             dense += weights.dense.get(name + ORDER, 0)
     experts = 0
     entries: list[tuple[int, int, int]] = []  # bytes of an entry, tokens it stands for, how many are seen (0: all)
@@ -86,6 +87,15 @@ def step_bytes(program: Program, weights: WeightBytes, kv_value_bytes: int) -> S
         return sum(size * min(depth // every, seen or depth) for size, every, seen in entries)
 
     return StepBytes(dense, experts, 2 * program.state_bytes, kv)
+
+
+def _bytes_read(program: Program, op: Op, name: str, weights: WeightBytes) -> int:
+    size = weights.dense[name]
+    if op.kind == "embed":
+        return size // weights.rows[name]
+    if op.kind == "chosen_linear":
+        return size * program.buffers[op.reads[1]].width // int(op.attrs["matrices"])
+    return size
 
 
 def _most_positions(program: Program, op: Op) -> int:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.spec.layout import ORDER, ExpertRecord, Layout, Matrix, Piece, Vector
-from engine.spec.names import PER_HEAD, STACKED, STRIDED, Names, Skipped, Source
+from engine.spec.names import BLOCKS, PER_HEAD, STACKED, STRIDED, Names, Skipped, Source
 from engine.spec.schema import Moe, Spec
 from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
 from engine.spec.wanted import Wanted, tensor_name
@@ -263,6 +263,8 @@ def _expected_shape(source: Source, held: tuple[Wanted, ...], experts: int) -> t
     extent = sum(_extent(source, wanted) for wanted in held)
     if held[0].is_vector:
         return (*lead, extent)
+    if source.arrangement == BLOCKS:
+        return (held[0].heads, extent // held[0].heads, held[0].cols)
     cols = held[0].rows // held[0].heads if held[0].key in source.transposed else held[0].cols
     rows, cols = (cols, extent) if source.flipped else (extent, cols)
     return (experts * rows, cols) if source.folded else (*lead, rows, cols)
@@ -292,6 +294,8 @@ def _cut(source: Source, place: int, held: tuple[Wanted, ...], tensor: str, inde
         yield Piece(tensor, index, source.flipped, start, stop)
     elif source.arrangement == STRIDED:
         yield Piece(tensor, index, source.flipped, start=place, step=len(held))
+    elif source.arrangement == BLOCKS:
+        yield from (Piece(tensor, block) for block in range(wanted.heads))
     elif source.arrangement == PER_HEAD:
         extents = [_extent(source, other) // other.heads for other in held]
         for head in range(wanted.heads):

@@ -13,12 +13,18 @@ def attention_tensors(mixer: Attention, hidden: int) -> Iterator[Wanted]:
     q_width, k_width = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
     v_width, out_width = mixer.kv_heads * mixer.value_dim, mixer.heads * mixer.value_dim
     own = mixer.kv_layer < 0
-    yield Wanted("attn.q", q_width, hidden, mixer.heads)
+    if mixer.experts is not None:
+        count, top_k = mixer.experts.count, mixer.experts.top_k
+        yield Wanted("attn.router", count, hidden)
+        yield Wanted("attn.q", count * (q_width // top_k), hidden, count, apart=True)
+        yield Wanted("attn.o", count * hidden, out_width // top_k, count, apart=True)
+    else:
+        yield Wanted("attn.q", q_width, hidden, mixer.heads)
+        yield Wanted("attn.o", hidden, out_width)
     if own:
         yield Wanted("attn.k", k_width, hidden)
     if own and not mixer.v_from_k:
         yield Wanted("attn.v", v_width, hidden)
-    yield Wanted("attn.o", hidden, out_width)
     if mixer.gated:
         yield Wanted("attn.gate", out_width, hidden, mixer.heads)
     k_bias, v_bias = mixer.k_bias and own, mixer.v_bias and own and not mixer.v_from_k

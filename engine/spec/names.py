@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STACKED, STRIDED, PER_HEAD = "stacked", "strided", "per_head"
+STACKED, STRIDED, PER_HEAD, BLOCKS = "stacked", "strided", "per_head", "blocks"
 PLUS_ONE_ENDING = ".plus_one"
 """A checkpoint that has one added already to what others keep without has T.plus_one instead of T."""
 
@@ -14,10 +14,10 @@ class Source:
     """One checkpoint tensor, `template` filled with the layer's and the expert's number, and what of ours it holds.
 
     `holds` lists keys in row order. Stacked: one after the other. Strided: rows in turn. Per head: for every head the
-    rows of the first, then those of the next. `flipped`: the checkpoint keeps the whole tensor transposed
-    ([in, out]). `transposed` are keys that we keep transposed, head by head. A template without `{expert}` that is
-    used for an expert has a leading dimension of experts; where it is `folded`, that dimension and the next are one,
-    and it holds one key.
+    rows of the first, then those of the next. Blocks: of one key, its blocks of rows along a leading dimension.
+    `flipped`: the checkpoint keeps the whole tensor transposed ([in, out]). `transposed` are keys that we keep
+    transposed, head by head. A template without `{expert}` that is used for an expert has a leading dimension of
+    experts; where it is `folded`, that dimension and the next are one, and it holds one key.
 
     Where a checkpoint counts two of our layers as one, its number is `{pair}`, and ours in it `{half}`. Where the
     template has a `{part}`, what it holds lies in several tensors of equal size, one for each of `parts`, in this

@@ -51,6 +51,21 @@ class Activation:
 
 
 @dataclass(frozen=True)
+class QueryExperts:
+    """Pairs of query and output matrices, of which every token chooses some by a router of its own (JetMoe).
+
+    A chosen pair has one query head for every key head; its output is weighed by the softmax over the chosen.
+    """
+
+    count: int
+    top_k: int
+
+    def __post_init__(self) -> None:
+        require_positive(count=self.count, top_k=self.top_k)
+        require(self.top_k <= self.count, f"a token cannot choose {self.top_k} of {self.count} query matrices")
+
+
+@dataclass(frozen=True)
 class Attention:
     """Grouped-query attention. A norm called `unit_after` has no weights."""
 
@@ -78,6 +93,7 @@ class Attention:
     v_norm: bool = False  # every value head alone, without weights
     v_from_k: bool = False  # values are what keys are before their norm
     kv_layer: int = -1  # whose keys and values it reads, having none of its own; -1: its own
+    experts: QueryExperts | None = None  # make the queries and the output; None: one matrix each for all tokens
 
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, scale=self.scale)
@@ -100,6 +116,11 @@ class Attention:
         require(alike or not self.v_from_k, "values that come from keys must be normed, and as wide")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")
+        if self.experts is not None:
+            own = self.heads == self.kv_heads * self.experts.top_k
+            require(own, f"{self.experts.top_k} chosen queries for {self.kv_heads} key heads are not {self.heads}")
+            by_head = self.q_bias or self.gated or self.sinks or self.indexer is not None or self.kv_layer >= 0
+            require(not by_head, "chosen queries have no biases, gates, sinks or indexer, and keys of their layer")
 
     @property
     def cached(self) -> tuple[int, ...]:
@@ -226,8 +247,9 @@ class Moe:
 
     With `latent` the routed experts see so many values, which one projection makes of the hidden state and another
     turns back into it; 0: they see the hidden state. With `scaled_input` the router's weight multiplies what the one
-    chosen expert sees and not what it says. `apart`: routed experts read a norm of the stream of their own, and what
-    they and the shared experts make is normed for each alone before it is added.
+    chosen expert sees and not what it says. With `bias` one vector is added to what the routed experts make together.
+    `apart`: routed experts read a norm of the stream of their own, and what they and the shared experts make is normed
+    for each alone before it is added.
 
     The router may choose one of `zero` further experts, which cost nothing: they return what they see. With `deferred`
     the routed experts' output is added to the residual stream behind the next layer, where it is ready by then; what is
@@ -243,6 +265,7 @@ class Moe:
     apart: bool = False
     zero: int = 0
     deferred: bool = False
+    bias: bool = False
 
     def __post_init__(self) -> None:
         router, count = self.router, self.choices
@@ -319,6 +342,7 @@ class Spec:
     logit_softcap: float = 0.0  # logits become softcap * tanh(logit / softcap); 0: they do not
     layer_inputs: LayerInputs | None = None
     streams: Streams | None = None  # None: the residual stream is one
+    final_norm_eps: float = 0.0  # of the norm before the head; 0: norm_eps
 
     def __post_init__(self) -> None:
         require_positive(
@@ -332,6 +356,7 @@ class Spec:
         if self.streams is not None:
             plain = all(layer.residual == PRE_NORM for layer in self.layers) and self.residual_scale == 1
             require(plain, "parts that read several residual streams have one norm before them and add no share of it")
+        require(self.final_norm_eps >= 0, f"the last norm cannot have an epsilon of {self.final_norm_eps}")
         require(self.logit_softcap >= 0, f"the softcap of logits must not be negative, not {self.logit_softcap}")
         deferring = [isinstance(layer.ffn, Moe) and layer.ffn.deferred for layer in self.layers]
         taken = not any(here and behind for here, behind in zip(deferring, [*deferring[1:], True], strict=True))

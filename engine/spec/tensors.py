@@ -85,6 +85,8 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             yield from _feed_forward("ffn", hidden, ffn.width, ffn.activation, ffn.bias)
         case Moe():
             yield from _router(ffn.router, ffn.choices, spec)
+            if ffn.bias:
+                yield vector("experts_bias", hidden)
             if ffn.apart:
                 for key in ("experts_norm", "experts_post_norm", *["shared_post_norm"] * (ffn.shared is not None)):
                     yield from _norm(spec, key)

@@ -1,21 +1,23 @@
-// A matrix of its own for every head: the heads' matrices are stacked by rows, and a head may begin within a tile. A
-// warp a tile, token and head.
+// A matrix of its own for every head, or one that was chosen for it: the matrices are stacked by rows, and one may
+// begin within a tile. A warp a tile, token and head.
 #include "cuda/row_pair.h"
 
 namespace freetoken {
 
-// y[t][h] = M[h] x[t][h], t < *rows. A head has `m_rows` rows; its input lies x_head_bytes behind that of the head
-// before it, its output y_head_stride values. The grid covers tiles, tokens and heads: tiles from that in which the
-// head begins.
+// y[t][h] = M[h] x[t][h], t < *rows; with `ids` the matrix of a head is number ids[t][h]. A matrix has `m_rows` rows;
+// the input of a head lies x_head_bytes behind that of the head before it, its output y_head_stride values. The grid
+// covers tiles, tokens and heads: tiles from that in which the matrix begins.
 template <Codec C>
-static inline void head_linear(const uint8_t* matrix, int m_rows, int cols, const uint8_t* x, int x_bytes,
-                               int x_head_bytes, const int32_t* rows, float* y, int y_stride, int y_head_stride) {
+static inline void head_linear(const uint8_t* matrix, int m_rows, int cols, const int32_t* ids, int ids_stride,
+                               const uint8_t* x, int x_bytes, int x_head_bytes, const int32_t* rows, float* y,
+                               int y_stride, int y_head_stride) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int token = static_cast<int>(blockIdx.y);
     const int head = static_cast<int>(blockIdx.z);
-    const int first = head * m_rows;
+    if (token >= *rows) return;
+    const int first = (ids == nullptr ? head : ids[static_cast<int64_t>(token) * ids_stride + head]) * m_rows;
     const int tile = first / kTileRows + static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
-    if (token >= *rows || tile * kTileRows >= first + m_rows) return;
+    if (tile * kTileRows >= first + m_rows) return;
     const uint8_t* from = x + static_cast<int64_t>(token) * x_bytes + static_cast<int64_t>(head) * x_head_bytes;
     const RowPair sum = multiply_pair<C>(matrix + tile * tile_bytes(C, cols), cols, from, lane);
     if (lane >= kPairsOfTile) return;
@@ -26,11 +28,12 @@ static inline void head_linear(const uint8_t* matrix, int m_rows, int cols, cons
     }
 }
 
-#define HEAD_LINEAR(codec)                                                                                           \
-    extern "C" __global__ void head_linear_##codec(const uint8_t* matrix, int m_rows, int cols, const uint8_t* x,    \
-                                                   int x_bytes, int x_head_bytes, const int32_t* rows, float* y,     \
-                                                   int y_stride, int y_head_stride) {                                \
-        head_linear<Codec::codec>(matrix, m_rows, cols, x, x_bytes, x_head_bytes, rows, y, y_stride, y_head_stride); \
+#define HEAD_LINEAR(codec)                                                                                            \
+    extern "C" __global__ void head_linear_##codec(const uint8_t* matrix, int m_rows, int cols, const int32_t* ids,   \
+                                                   int ids_stride, const uint8_t* x, int x_bytes, int x_head_bytes,   \
+                                                   const int32_t* rows, float* y, int y_stride, int y_head_stride) {  \
+        head_linear<Codec::codec>(matrix, m_rows, cols, ids, ids_stride, x, x_bytes, x_head_bytes, rows, y, y_stride, \
+                                  y_head_stride);                                                                     \
     }
 FOR_EACH_CODEC(HEAD_LINEAR)
 #undef HEAD_LINEAR

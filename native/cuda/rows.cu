@@ -48,12 +48,12 @@ extern "C" __global__ void sigmoid_gate(const float* x, int x_stride, const floa
     at(y, y_stride, own_row())[i] = canonical(open * at(x, x_stride, own_row())[i]);
 }
 
-// y = act(g) * x; with `one` g has one value a row.
-extern "C" __global__ void gate_rows(const float* x, int x_stride, const float* g, int g_stride, int one, int width,
+// y = act(g) * x; a value of g is for `run` values of x.
+extern "C" __global__ void gate_rows(const float* x, int x_stride, const float* g, int g_stride, int run, int width,
                                      int kind, const int* rows, float* y, int y_stride) {
     const int i = own_column();
     if (own_row() >= *rows || i >= width) return;
-    const float open = at(g, g_stride, own_row())[one != 0 ? 0 : i];
+    const float open = at(g, g_stride, own_row())[i / run];
     at(y, y_stride, own_row())[i] = gated(kind, at(x, x_stride, own_row())[i], open);
 }
 

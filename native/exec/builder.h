@@ -86,6 +86,7 @@ public:
     const float* vector(size_t i, int length) const;
     const float* optional_vector(size_t i, int length) const;
 
+    bool has_attribute(const std::string& name) const { return spec_.attributes.contains(name); }
     int integer(const std::string& name) const;
     float real(const std::string& name) const;
     bool flag(const std::string& name) const;
@@ -115,6 +116,7 @@ std::unique_ptr<Operation> make_angles(Builder& builder);
 // Makers of the kinds that have a file of their own.
 std::unique_ptr<Operation> make_linear(const OpReader& op);
 std::unique_ptr<Operation> make_head_linear(const OpReader& op);
+std::unique_ptr<Operation> make_chosen_linear(const OpReader& op);
 std::unique_ptr<Operation> make_attention(const OpReader& op);
 std::unique_ptr<Operation> make_choose(const OpReader& op);
 std::unique_ptr<Operation> make_experts(const OpReader& op);

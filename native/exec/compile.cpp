@@ -15,6 +15,7 @@ constexpr std::pair<const char*, Maker> kMakers[] = {
     {"bound", make_bound},
     {"linear", make_linear},
     {"head_linear", make_head_linear},
+    {"chosen_linear", make_chosen_linear},
     {"head_copy", make_head_copy},
     {"rope", make_rope},
     {"attention", make_attention},

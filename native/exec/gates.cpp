@@ -86,16 +86,16 @@ std::unique_ptr<Operation> make_gate(const OpReader& op) {
     const Buffer& x = op.read(0);
     const Buffer& gate = op.read(1);
     const Buffer& y = op.write(0);
-    const bool one = gate.width == 1;
-    if (one)
-        op.require(gate.per_row == x.per_row, "its gate holds rows of another kind");
-    else
-        alike(op, x, gate);
+    op.require(gate.width > 0 && x.width % gate.width == 0, "its gates do not divide the width");
+    op.require(gate.per_row == x.per_row, "its gate holds rows of another kind");
+    const bool whole = gate.width == x.width;
+    const int run = whole ? x.width : x.width / gate.width;
     alike(op, x, y);
     const GateKind kind = gate_kind(op);
     const Operations& operations = *op.builder.machine().operations;
     return row_operation(x, 4 * int64_t{x.width}, [=, &x, &gate, &y, &operations](const Step&, int row) {
-        operations.gate(kind, x.row(row), gate.row(row), one, x.width, y.row(row));
+        for (int begin = 0, i = 0; begin < x.width; begin += run, ++i)
+            operations.gate(kind, x.row(row) + begin, gate.row(row) + i, !whole, run, y.row(row) + begin);
     });
 }
 

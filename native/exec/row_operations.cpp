@@ -165,16 +165,22 @@ std::unique_ptr<Operation> make_sigmoid_gate(const OpReader& op) {
 }
 
 std::unique_ptr<Operation> make_add(const OpReader& op) {
-    op.arity(2, 1, 0);
+    op.arity(1, 1, op.reads() == 1 ? 1 : 0, 1);
     const Buffer& a = op.read(0);
-    const Buffer& b = op.read(1);
     const Buffer& y = op.write(0);
     const float scale = op.real("scale");
-    op.width(b, a.width);
     op.width(y, a.width);
-    same_domain(op, a, b);
     same_domain(op, a, y);
     const Operations& operations = *op.builder.machine().operations;
+    if (op.reads() == 1) {
+        const float* vector = op.vector(0, a.width);
+        return row_operation(y, y.width, [=, &a, &y, &operations](const Step&, int row) {
+            operations.add(a.row(row), vector, scale, y.width, y.row(row));
+        });
+    }
+    const Buffer& b = op.read(1);
+    op.width(b, a.width);
+    same_domain(op, a, b);
     return row_operation(y, y.width, [=, &a, &b, &y, &operations](const Step&, int row) {
         operations.add(a.row(row), b.row(row), scale, y.width, y.row(row));
     });
@@ -212,6 +218,8 @@ Scoring scoring_of(const OpReader& op, const std::string& name) {
     if (name == "sparse_mixer") return Scoring::sparse_mixer;
     op.fail("the scoring " + name + " is unknown");
 }
+
+constexpr int kAside = -1;  // of a router that chooses something else than experts
 
 // The experts of every token id, [ids][top_k]; empty where a token's scores choose them.
 std::vector<int32_t> experts_of_tokens(const OpReader& op, const RouteShape& shape) {
@@ -268,12 +276,13 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
     const Operations& operations = *op.builder.machine().operations;
     const std::vector<int32_t> table = experts_of_tokens(op, shape);
     Routing& routing = op.builder.storage().routing;
-    const int layer = routing.add_layer(shape.experts, shape.top_k);
+    const bool aside = op.has_attribute("aside") && op.flag("aside");
+    const int layer = aside ? kAside : routing.add_layer(shape.experts, shape.top_k);
     return row_operation(logits, int64_t{shape.experts} * (shape.top_k + 8),
                          [=, &logits, &ids, &weights, &operations, &routing](const Step& step, int row) {
                              float scratch[3 * kMostExperts];
                              int32_t* chosen = ids.int_row(row);
-                             const int32_t* given = routing.forced(layer, row);
+                             const int32_t* given = aside ? nullptr : routing.forced(layer, row);
                              if (given == nullptr && !table.empty())
                                  given = table.data() +
                                          static_cast<size_t>(step.ids[row]) * static_cast<size_t>(shape.top_k);
@@ -283,7 +292,7 @@ std::unique_ptr<Operation> make_route(const OpReader& op) {
                              } else {
                                  operations.route(shape, logits.row(row), scratch, chosen, weights.row(row));
                              }
-                             routing.keep(layer, row, chosen);
+                             if (!aside) routing.keep(layer, row, chosen);
                          });
 }
 

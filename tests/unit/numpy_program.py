@@ -71,6 +71,13 @@ class NumpyProgram:
         for head, matrix in enumerate(matrices):
             self._run(op, "out", head, len(matrix))[:] = self._run(op, "in", head, matrix.shape[1]) @ matrix.T
 
+    def chosen_linear(self, op: Op, x: Doubles, ids: npt.NDArray) -> None:
+        matrices = np.split(self.dense[op.weights[0]], op.attrs["matrices"])
+        for token, chosen in enumerate(ids):
+            runs = np.broadcast_to(x[token].reshape(-1, matrices[0].shape[1]), (len(chosen), matrices[0].shape[1]))
+            products = [matrices[matrix] @ run for matrix, run in zip(chosen, runs, strict=True)]
+            self.buffers[op.writes[0]][token] = np.concatenate(products)
+
     def head_copy(self, op: Op, x: Doubles) -> None:
         for head in range(op.attrs["heads"]):
             self._run(op, "out", head, op.attrs["width"])[:] = self._run(op, "in", head, op.attrs["width"])
@@ -154,8 +161,12 @@ class NumpyProgram:
     def sigmoid_gate(self, op: Op, x: Doubles, gate: Doubles) -> None:
         self._write(op, x / (1 + np.exp(-np.repeat(gate, x.shape[1] // gate.shape[1], axis=1))))
 
-    def add(self, op: Op, a: Doubles, b: Doubles) -> None:
-        self._write(op, a + op.attrs["scale"] * b)
+    def gate(self, op: Op, x: Doubles, gate: Doubles) -> None:
+        assert op.attrs["activation"] == "none"
+        self._write(op, x * np.repeat(gate, x.shape[1] // gate.shape[1], axis=1))
+
+    def add(self, op: Op, a: Doubles, b: Doubles | None = None) -> None:
+        self._write(op, a + op.attrs["scale"] * (self.dense[op.weights[0]] if b is None else b))
 
     def scale(self, op: Op, x: Doubles) -> None:
         self._write(op, x * self.dense[op.weights[0]])
@@ -190,6 +201,7 @@ _OPERATIONS = {
     "bound": NumpyProgram.bound,
     "linear": NumpyProgram.linear,
     "head_linear": NumpyProgram.head_linear,
+    "chosen_linear": NumpyProgram.chosen_linear,
     "head_copy": NumpyProgram.head_copy,
     "rope": NumpyProgram.rope,
     "attention": NumpyProgram.attention,
@@ -197,6 +209,7 @@ _OPERATIONS = {
     "experts": NumpyProgram.run_experts,
     "glu": NumpyProgram.glu,
     "sigmoid_gate": NumpyProgram.sigmoid_gate,
+    "gate": NumpyProgram.gate,
     "add": NumpyProgram.add,
     "scale": NumpyProgram.scale,
     "select": NumpyProgram.select,

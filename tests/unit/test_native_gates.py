@@ -40,7 +40,8 @@ def gated_norm(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
 
 
 def gate(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
-    return np.asarray(ACTIVATIONS[attrs["activation"]](reads[1]) * reads[0])
+    x, opened = reads[0], ACTIVATIONS[attrs["activation"]](reads[1])
+    return np.asarray(x * np.repeat(opened, x.shape[1] // opened.shape[1], axis=1))
 
 
 def relu2(attrs: Attrs, reads: Reads, weights: Weights) -> Doubles:
@@ -86,6 +87,7 @@ CASES = {
     "gate by product": Case("gate", ((64, 2.0), (64, 2.0)), 64, gate, {"activation": "none"}, in_place=True),
     "gate by silu": Case("gate", ((20, 2.0), (20, 2.0)), 20, gate, {"activation": "silu"}),
     "gate of one value": Case("gate", ((37, 2.0), (1, 2.0)), 37, gate, {"activation": "none"}, in_place=True),
+    "gate of runs": Case("gate", ((57, 2.0), (3, 2.0)), 57, gate, {"activation": "silu"}),
     "sigmoid gate of one value": Case("gate", ((37, 2.0), (1, 2.0)), 37, gate, {"activation": "sigmoid"}),
     "relu2": Case("relu2", ((45, 2.0),), 45, relu2, {}),
 }
@@ -119,7 +121,7 @@ def test_what_is_no_number_stays_with_its_token(name: str) -> None:
 REFUSED = {
     "a group that does not divide": (replace(CASES["l2_norm"], attrs={"eps": 0.1, "group": 17}), "divide"),
     "heads that do not divide": (replace(CASES["decay a key channel"], attrs={"heads": 7, "bound": 0.0}), "divide"),
-    "a gate of another width": (replace(CASES["gate"], reads=((37, 1.0), (36, 1.0))), "columns"),
+    "a gate of another width": (replace(CASES["gate"], reads=((37, 1.0), (36, 1.0))), "divide"),
     "weights of another length": (replace(CASES["norm and gate"], weights=(vector(30),)), "values instead of"),
     "an unknown activation": (replace(CASES["gate"], attrs={"activation": "gelu"}), "gelu"),
 }

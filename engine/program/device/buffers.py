@@ -15,6 +15,7 @@ from engine.program.ir import Buffer, Program
 
 ALIGNED_VALUES = 16  # rows of f32 begin at multiples of so many values
 ALIGNED_BYTES = 256
+READ_IDS = ("experts", "chosen_linear")
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,14 @@ class DeviceBuffers:
 def routed(program: Program) -> set[str]:
     """What `route` writes. Where that is a view, it shares storage with what is not alive meanwhile, and needs not.
 
-    Raises UnsupportedError where anything but `experts` reads ids, or anything writes what a router does.
+    Raises UnsupportedError where anything but `experts` and `chosen_linear` reads ids, or anything writes what a router
+    does.
     """
     names = {name for op in program.ops if op.kind == "route" for name in op.writes}
     ids = {name for name in names if program.buffers[name].dtype == "i32"}
     for op in program.ops:
-        if op.kind not in ("route", "experts") and (ids.intersection(op.reads) or names.intersection(op.writes)):
+        misread = op.kind not in READ_IDS and ids.intersection(op.reads)
+        if misread or (op.kind != "route" and names.intersection(op.writes)):
             raise UnsupportedError(f"On a device an operation {op.kind} cannot use what the router writes.")
     return names
 

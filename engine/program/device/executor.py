@@ -29,7 +29,7 @@ from engine.program.device.runner import CHUNK_ROWS, StepRunner, most_tokens
 from engine.program.device.step_data import StepData
 from engine.program.device.weights import DeviceWeights
 from engine.program.executor import Batch, Bytes, Floats, Ints
-from engine.program.ir import Program
+from engine.program.ir import Program, routes_experts
 
 TENDED_STEPS = 1 << 16
 
@@ -117,7 +117,7 @@ class DeviceExecutor:
                 prefill=prefill,
             )
             made.callback(self._experts.free)
-            routers = [index for index, op in enumerate(program.ops) if op.kind == "route"]
+            routers = [index for index, op in enumerate(program.ops) if routes_experts(op)]
             context = Context(driver, stream, buffers, weights, activations, self._mixers, routers)
             self._runner = StepRunner(
                 driver,

@@ -44,13 +44,13 @@ def make_gated_norm(op: OpReader) -> Issue:
 def make_gate(op: OpReader) -> Issue:
     x, y = _alike(op, op.read(0), op.write(0))
     gate = op.read(1)
-    one = gate.width == 1
-    op.require(gate.per_row == x.per_row and gate.width in (1, x.width), "its gate differs in width or kind")
+    op.require(gate.per_row == x.per_row and x.width % gate.width == 0, "its gate differs in width or kind")
+    run = x.width // gate.width
     kind = op.choice("activation", ACTIVATIONS)
     launch = op.context.launcher("gate_rows")
 
     def issue(extent: Extent) -> None:
-        inputs = (x.address, x.stride, gate.address, gate.stride, int(one), x.width, kind)
+        inputs = (x.address, x.stride, gate.address, gate.stride, run, x.width, kind)
         grid = columns_grid(x.width, extent.grid_rows(x.per_row))
         launch(grid, THREADS, *inputs, extent.live(x.per_row), y.address, y.stride)
 

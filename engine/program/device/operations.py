@@ -10,7 +10,7 @@ from engine.experts.hybrid import LayerExperts, MoeBuffers
 from engine.program.device.gate_operations import make_decay, make_gate, make_gated_norm, make_l2_norm, make_relu2
 from engine.program.device.launching import Context, Issue, OpReader
 from engine.program.device.mixers import MIXERS
-from engine.program.device.products import make_head_linear, make_linear
+from engine.program.device.products import make_chosen_linear, make_head_linear, make_linear
 from engine.program.device.row_operations import (
     make_add,
     make_bound,
@@ -38,6 +38,7 @@ MAKERS: Mapping[str, Maker] = {
     "bound": make_bound,
     "linear": make_linear,
     "head_linear": make_head_linear,
+    "chosen_linear": make_chosen_linear,
     "head_copy": make_head_copy,
     "rope": make_rope,
     "route": make_route,

@@ -26,6 +26,7 @@ from engine.program.device.step_data import Extent
 from engine.program.device.weights import Matrix
 
 PLAIN_ORDER = 0  # no order of columns
+NO_IDS = (0, 0)  # every head has the matrix of its number
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,6 @@ def make_head_linear(op: OpReader) -> Issue:
     op.require(in_offset + cols <= in_stride and heads * in_stride <= x.width, "the heads reach beyond the input")
     op.require(out_offset + rows <= out_stride and heads * out_stride <= y.width, "the heads reach beyond the output")
     launch = op.context.launcher(f"head_linear_{matrix.codec}")
-    touched = rows + (TILE_ROWS if rows % TILE_ROWS else 0)  # rows of the tiles that a head can touch
     source, target = x.address + 4 * in_offset, y.address + 4 * out_offset
     pack, packed = None, PackedRows(source, 4 * x.stride)
     head_bytes = 4 * in_stride
@@ -92,11 +92,43 @@ def make_head_linear(op: OpReader) -> Issue:
     def issue(extent: Extent) -> None:
         if pack is not None:
             pack(extent)
-        tile_blocks, tokens, _ = few_grid(touched, extent.grid_rows(False))
-        inputs = (matrix.address, rows, cols, packed.address, packed.row_bytes, head_bytes, extent.live(False))
-        launch((tile_blocks, tokens, heads), FEW_THREADS, *inputs, target, y.stride, out_stride)
+        tile_blocks, tokens, _ = few_grid(_touched(rows), extent.grid_rows(False))
+        inputs = (matrix.address, rows, cols, *NO_IDS, packed.address, packed.row_bytes, head_bytes)
+        launch((tile_blocks, tokens, heads), FEW_THREADS, *inputs, extent.live(False), target, y.stride, out_stride)
 
     return issue
+
+
+def make_chosen_linear(op: OpReader) -> Issue:
+    x, ids, y = op.read(0), op.read(1), op.write(0)
+    matrix = op.context.weights.matrix(op.op.weights[0])
+    matrices, top_k = op.integer("matrices"), ids.width
+    op.require(matrices > 0 and matrix.rows % matrices == 0, "the rows do not divide into matrices")
+    op.require(matrix.order == PLAIN_ORDER, "its columns are in another order")
+    rows, cols = matrix.rows // matrices, matrix.cols
+    op.require(x.width in (cols, top_k * cols), "the input has neither one run nor one for each chosen matrix")
+    op.require(y.width == top_k * rows, "the output does not have a run for each chosen matrix")
+    launch = op.context.launcher(f"head_linear_{matrix.codec}")
+    runs = x.width // cols
+    packs, packed, run_bytes = [], PackedRows(x.address, 4 * x.stride), 4 * cols
+    if not CODECS[matrix.codec].is_float:
+        pack, packed = _pack_heads(op, x, x.address, runs, cols, cols)
+        packs, run_bytes = [pack], input_bytes(matrix.codec, cols)
+
+    def issue(extent: Extent) -> None:
+        for pack in packs:
+            pack(extent)
+        tile_blocks, tokens, _ = few_grid(_touched(rows), extent.grid_rows(False))
+        source = (packed.address, packed.row_bytes, run_bytes if runs > 1 else 0)
+        inputs = (matrix.address, rows, cols, ids.address, ids.stride, *source, extent.live(False))
+        launch((tile_blocks, tokens, top_k), FEW_THREADS, *inputs, y.address, y.stride, rows)
+
+    return issue
+
+
+def _touched(rows: int) -> int:
+    """Rows of the tiles that one of several matrices stacked by rows can touch."""
+    return rows + (TILE_ROWS if rows % TILE_ROWS else 0)
 
 
 class _Inputs:

@@ -7,14 +7,14 @@ import numpy as np
 from engine.device.driver import Driver, Memory
 from engine.program.device.step_data import StepMode
 from engine.program.executor import Ints
-from engine.program.ir import Program
+from engine.program.ir import Program, routes_experts
 
 
 class DeviceRouting:
     """Fulfils what `engine.program.executor.RoutedExecutor` says; MoE layers are counted by their routers."""
 
     def __init__(self, driver: Driver, program: Program, max_tokens: int) -> None:
-        routes = [op for op in program.ops if op.kind == "route"]
+        routes = [op for op in program.ops if routes_experts(op)]
         top_k = {program.buffers[op.writes[0]].width for op in routes}
         self._driver = driver
         self._max_tokens = max_tokens

@@ -5,10 +5,12 @@ from __future__ import annotations
 from engine.device.gated_units import GLU_KINDS, UNGATED
 from engine.program.device.launching import THREADS, Issue, OpReader, columns_grid
 from engine.program.device.step_data import Extent
+from engine.program.ir import routes_experts
 
 UNPACK_RUN = 32  # columns that a thread of `embed` takes
 EMBED_THREADS = 64
 WARP = 32
+SAME_ROW = 0  # the stride of what has one row for all
 GLUS = {name: number for name, number in GLU_KINDS.items() if name not in UNGATED}
 SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2, "sqrt_softplus": 3, "sparse_mixer": 4}
 MOST_EXPERTS, MOST_GROUPS, MOST_CHOSEN = 4096, 256, 64  # of native/cuda/route.cu
@@ -149,15 +151,21 @@ def make_sigmoid_gate(op: OpReader) -> Issue:
 
 
 def make_add(op: OpReader) -> Issue:
-    a, b, y = op.read(0), op.read(1), op.write(0)
-    op.require(a.width == b.width == y.width, "inputs and output differ in width")
+    a, y = op.read(0), op.write(0)
+    op.require(a.width == y.width, "input and output differ in width")
+    if len(op.op.reads) > 1:
+        b = op.read(1)
+        op.require(b.width == y.width, "inputs and output differ in width")
+        added = b.address, b.stride
+    else:
+        added = op.context.weights.vector(op.op.weights[0], y.width), SAME_ROW
     scale = op.real("scale")
     launch = op.context.launcher("add_rows")
 
     def issue(extent: Extent) -> None:
         live = extent.live(y.per_row)
         grid = columns_grid(y.width, extent.grid_rows(y.per_row))
-        launch(grid, THREADS, a.address, a.stride, b.address, b.stride, scale, y.width, live, y.address, y.stride)
+        launch(grid, THREADS, a.address, a.stride, *added, scale, y.width, live, y.address, y.stride)
 
     return issue
 
@@ -202,15 +210,15 @@ def make_route(op: OpReader) -> Issue:
     own = op.context.weights.vector(op.op.weights[2], experts) if len(op.op.weights) > 2 else 0
     table = _table(op, experts, top_k)
     launch = op.context.launcher("route")
-    layer = op.context.routers.index(op.index)
+    layer = op.context.routers.index(op.index) if routes_experts(op.op) else None
 
     def issue(extent: Extent) -> None:
         shape = (experts, top_k, scoring, groups, top_groups, group_top, normalize, scale, jitter)
-        forced = extent.forced_ids(layer, top_k)
+        forced = extent.forced_ids(layer, top_k) if layer is not None else 0
         by_token = (table, extent.token_ids)
         inputs = (logits.address, logits.stride, bias, *shape, own, forced, *by_token, extent.live(False))
         launch((extent.grid_rows(False), 1, 1), WARP, *inputs, ids.address, weights.address)
-        if extent.record(layer):
+        if layer is not None and extent.record(layer):
             size = 4 * extent.grid_rows(False) * top_k
             op.context.driver.copy(op.context.stream, extent.record(layer), ids.address, size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.program.ir import Cache
 from engine.program.lowering.build import Build
+from engine.program.lowering.chosen import chosen_output, chosen_queries, query_scores
 from engine.program.lowering.selection import index_projections, lower_selection, selection_attrs
 from engine.spec.schema import Attention, LatentAttention
 
@@ -16,8 +17,11 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     mixed = build.buffer("mixed", mixer.heads * mixer.value_dim)
     gate = {build.buffer("attn_gate", mixer.heads * mixer.value_dim): "attn.gate"} if mixer.gated else {}
     index = index_projections(build, mixer.indexer)
-    keys = {q: "attn.q", k: "attn.k"} if own else {q: "attn.q"}
-    _projections(build, mixer, source, keys, {v: "attn.v"} if own and not mixer.v_from_k else {}, gate | index)
+    scores = query_scores(build, mixer.experts)
+    keys = ({} if scores else {q: "attn.q"}) | ({k: "attn.k"} if own else {})
+    own_values = {v: "attn.v"} if own and not mixer.v_from_k else {}
+    _projections(build, mixer, source, keys, own_values, gate | index | scores)
+    choice = None if mixer.experts is None else chosen_queries(build, mixer, mixer.experts, source, q)
     rotated = {q: mixer.heads, k: mixer.kv_heads} if own else {q: mixer.heads}
     if own and mixer.v_norm:
         build.norm(k if mixer.v_from_k else v, v, "", group=mixer.value_dim)
@@ -52,7 +56,10 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     )
     for name in gate:
         build.op("gate", (mixed, name), (mixed,), activation="sigmoid")
-    build.linears(mixed, {target: "attn.o"}, {"attn.o": mixer.o_bias})
+    if choice is not None:
+        chosen_output(build, mixer, choice, mixed, target)
+    else:
+        build.linears(mixed, {target: "attn.o"}, {"attn.o": mixer.o_bias})
 
 
 def _projections(

@@ -30,13 +30,13 @@ class Build:
     kept: set[str] = field(default_factory=set)  # buffers that outlive their layer
     cache_of: dict[int, int] = field(default_factory=dict)  # by layer
 
-    def stream_norm(self, source: str, target: str, key: str) -> None:
+    def stream_norm(self, source: str, target: str, key: str, eps: float = 0.0) -> None:
         """A norm of the residual stream, of the kind that the model has."""
         norm = self.spec.norm
         if norm.kind == "rms":
-            return self.norm(source, target, key)
+            return self.norm(source, target, key, eps=eps)
         bias = self.weight(f"{key}_bias") if norm.bias else ""
-        attrs = {"eps": self.spec.norm_eps, "group": self.buffers[target].width}
+        attrs = {"eps": eps or self.spec.norm_eps, "group": self.buffers[target].width}
         self.op("layer_norm", (source,), (target,), (self.weight(key), bias), **attrs)
 
     def norm(self, source: str, target: str, key: str, group: int = 0, eps: float = 0.0) -> None:

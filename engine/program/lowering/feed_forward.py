@@ -42,6 +42,8 @@ def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
     else:
         build.op("experts", (seen, ids, weights), (made,), **attrs)
     build.moe_layers += 1
+    if moe.bias:
+        build.op("add", (made,), (made,), (build.weight("experts_bias"),), scale=1.0)
     if moe.latent:
         build.linears(made, {routed: "latent_out"})
     if moe.apart:

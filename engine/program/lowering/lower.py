@@ -170,7 +170,7 @@ def _head(build: Build) -> None:
         wide = build.buffer("selected_streams", hidden * streams.count, domain="row")
         build.op("select", (RESIDUAL,), (wide,))
         collapse_at_the_end(build, streams, wide, selected)
-    build.stream_norm(selected, selected, "final_norm")
+    build.stream_norm(selected, selected, "final_norm", build.spec.final_norm_eps)
     matrix, bias = "embed" if build.spec.tied_head else "head", "head_bias" if build.spec.head_bias else ""
     build.op("linear", (selected,), (logits,), (matrix, bias), scale=build.spec.logit_scale)
     if build.spec.logit_softcap:

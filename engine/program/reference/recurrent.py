@@ -126,7 +126,7 @@ def _gated_norm(op: Op, step: Step) -> None:
 
 def _gate(op: Op, step: Step) -> None:
     x, g = (step.buffers[name] for name in op.reads)
-    step.buffers[op.writes[0]][:] = _activated(op, g) * x
+    step.buffers[op.writes[0]][:] = _activated(op, g).repeat_interleave(x.shape[1] // g.shape[1], 1) * x
 
 
 def _relu2(op: Op, step: Step) -> None:

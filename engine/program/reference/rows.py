@@ -59,6 +59,16 @@ def _head_linear(op: Op, step: Step) -> None:
     _runs(step.buffers[op.writes[0]], op, "out", matrices.shape[1])[:] = torch.einsum("hrc,thc->thr", matrices, x)
 
 
+def _chosen_linear(op: Op, step: Step) -> None:
+    x, ids = (step.buffers[name] for name in op.reads)
+    matrices = step.weight(op.weights[0])
+    matrices = matrices.reshape(int(op.attrs["matrices"]), -1, matrices.shape[1])
+    runs = x.reshape(len(x), -1, matrices.shape[2]).expand(-1, ids.shape[1], -1)
+    for token, chosen in enumerate(ids.tolist()):
+        outputs = [matrices[matrix] @ run for matrix, run in zip(chosen, runs[token], strict=True)]
+        step.buffers[op.writes[0]][token] = torch.cat(outputs)
+
+
 def _head_copy(op: Op, step: Step) -> None:
     width = int(op.attrs["width"])
     source = _runs(step.buffers[op.reads[0]], op, "in", width)
@@ -89,7 +99,8 @@ def _sigmoid_gate(op: Op, step: Step) -> None:
 
 
 def _add(op: Op, step: Step) -> None:
-    a, b = (step.buffers[name] for name in op.reads)
+    a, *others = (step.buffers[name] for name in op.reads)
+    b = others[0] if others else step.weight(op.weights[0])
     step.buffers[op.writes[0]][:] = a + float(op.attrs["scale"]) * b
 
 
@@ -114,6 +125,7 @@ ROW_OPERATIONS: Mapping[str, Operation] = {
     "bound": _bound,
     "linear": _linear,
     "head_linear": _head_linear,
+    "chosen_linear": _chosen_linear,
     "head_copy": _head_copy,
     "rope": _rope,
     "sigmoid_gate": _sigmoid_gate,

@@ -23,6 +23,7 @@ from engine.spec.families.granite_shared import GRANITE_SHARED_FAMILIES
 from engine.spec.families.hunyuan import HUNYUAN_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
 from engine.spec.families.indexed import INDEXED_FAMILIES
+from engine.spec.families.jet import JET_FAMILIES
 from engine.spec.families.layer_norms import LAYER_NORM_FAMILIES
 from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
@@ -74,6 +75,7 @@ FAMILIES: Mapping[str, Family] = {
         *GRANITE_SHARED_FAMILIES,
         *PARALLEL_FAMILIES,
         *LAYER_NORM_FAMILIES,
+        *JET_FAMILIES,
     )
 }
 _BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}

@@ -23,6 +23,7 @@ from engine.spec.families.record import (
     CompressedRule,
     GrowthRule,
     LatentRule,
+    QueryExpertsRule,
     RopeRule,
     WindowRule,
 )
@@ -30,6 +31,7 @@ from engine.spec.rope import Growth, Rope
 from engine.spec.schema import (
     Attention,
     LatentAttention,
+    QueryExperts,
 )
 
 MixerRule = AttentionRule | LatentRule | CompressedRule
@@ -103,7 +105,8 @@ def attention_mixer(rule: MixerRule, config: Config, window: int) -> Attention |
 
 
 def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
-    heads = config.integer(rule.heads)
+    experts = _query_experts(rule.experts, config)
+    heads = config.integer(rule.heads) or (experts.top_k * config.integer(rule.kv_heads) if experts else 0)
     require_positive(num_attention_heads=heads)
     head_dim = config.integer(rule.head_dim) or config.integer(HIDDEN) // heads
     require_positive(head_dim=head_dim)
@@ -133,7 +136,12 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         indexer=None if rule.index is None else read_indexer(rule.index, config, rope),
         v_norm=rule.v_norm,
         v_from_k=config.flag(rule.v_from_k),
+        experts=experts,
     )
+
+
+def _query_experts(rule: QueryExpertsRule | None, config: Config) -> QueryExperts | None:
+    return None if rule is None else QueryExperts(config.integer(rule.count), config.integer(rule.top_k))
 
 
 def _growth(rule: GrowthRule | None, config: Config) -> Growth | None:

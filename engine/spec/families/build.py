@@ -69,6 +69,7 @@ def build(family: Family, config: Config) -> Spec:
         layer_inputs=_layer_inputs(family.layer_inputs, config),
         head_bias=config.flag(family.head_bias),
         streams=None if family.streams is None else read_streams(family.streams, config),
+        final_norm_eps=config.number(family.final_norm_eps),
     )
 
 

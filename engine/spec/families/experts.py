@@ -69,6 +69,7 @@ def expert_part(family: Family, config: Config) -> Moe:
         rule.scaled_input,
         rule.apart,
         config.integer(rule.zero),
+        bias=rule.bias,
     )
 
 

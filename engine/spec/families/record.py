@@ -96,6 +96,14 @@ class GrowthRule:
 
 
 @dataclass(frozen=True)
+class QueryExpertsRule:
+    """Pairs of query and output matrices, of which a token chooses some; the number of heads follows from these."""
+
+    count: Key
+    top_k: Key
+
+
+@dataclass(frozen=True)
 class AttentionRule:
     """Grouped-query attention; without `rope` nothing is rotated.
 
@@ -124,6 +132,7 @@ class AttentionRule:
     index: IndexRule | None = None
     v_norm: bool = False
     v_from_k: Key | bool = False
+    experts: QueryExpertsRule | None = None
 
 
 @dataclass(frozen=True)
@@ -322,6 +331,7 @@ class MoeRule:
     latent: Key | int = 0
     scaled_input: bool = False
     apart: bool = False
+    bias: bool = False
     normed: bool = False
     expert_scale: bool = False
     zero: Key | int = 0  # further experts, which return what they see
@@ -395,6 +405,7 @@ class Family:
     dense_width: Key | None = DENSE_WIDTH  # None: every layer has experts
     dense_bias: Key | bool = False
     norm_eps: Key | float = NORM_EPS
+    final_norm_eps: Key | float = 0.0  # 0: norm_eps
     norm: NormRule = NormRule()
     residual: Residual | StreamRule = PRE_NORM
     streams: StreamsRule | None = None

@@ -1,8 +1,9 @@
 """Negative controls: what is changed of a spec or of its dense tensors, and has to be noticed, one for each axis."""
 
-from . import deepseek_v4, gemma, general, linear, llama4, plain, residual, sparse_attention
+from . import chosen, deepseek_v4, gemma, general, linear, llama4, plain, residual, sparse_attention
 
 SPEC_CHANGES = {
+    **chosen.SPEC_CHANGES,
     **general.SPEC_CHANGES,
     **gemma.SPEC_CHANGES,
     **linear.SPEC_CHANGES,
@@ -13,6 +14,7 @@ SPEC_CHANGES = {
     **deepseek_v4.SPEC_CHANGES,
 }
 DENSE_CHANGES = {
+    **chosen.DENSE_CHANGES,
     **general.DENSE_CHANGES,
     **gemma.DENSE_CHANGES,
     **linear.DENSE_CHANGES,

@@ -1,6 +1,7 @@
 """Tiny random models of every family, as settings for transformers. At least one case a family, one for every quirk."""
 
 from .case import Case
+from .chosen import CHOSEN_CASES
 from .deepseek_v4 import DEEPSEEK_V4_CASES
 from .dense import DENSE_CASES
 from .gemma import GEMMA_CASES
@@ -30,6 +31,7 @@ CASES: tuple[Case, ...] = (
     *WRAPPED_CASES,
     *SPARSE_ATTENTION_CASES,
     *DEEPSEEK_V4_CASES,
+    *CHOSEN_CASES,
 )
 
 __all__ = ["CASES", "QUANTISED_CASES", "Case"]

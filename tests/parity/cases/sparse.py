@@ -22,7 +22,7 @@ SPARSE_CASES = (
     Case("qwen3_moe-odd-mixed-layers", "qwen3_moe", {**ODD, **ODD_HEAD, **SEVEN, **QWEN_MOE_ODD, **BIASES}),
     Case("mixtral", "mixtral", {**HEAD, **LOCAL_EIGHT, "sliding_window": None}),
     Case("mixtral-odd-window", "mixtral", {**ODD, **ODD_HEAD, **LOCAL_SEVEN, "sliding_window": 13}),
-    Case("olmoe", "olmoe", EIGHT),
+    Case("olmoe", "olmoe", {**EIGHT, "clip_qkv": 1.2}),
     Case("olmoe-odd-normalised", "olmoe", {**ODD, **SEVEN, **BIASES, "norm_topk_prob": True}, fused=True),
     Case("granitemoe", "granitemoe", {**LOCAL_EIGHT, **GRANITE}),
     Case("granitemoe-odd-tied", "granitemoe", {**ODD, **LOCAL_SEVEN, **GRANITE, "tie_word_embeddings": True}),
