@@ -16,6 +16,7 @@ from engine.spec.families.deepseek import DEEPSEEK_FAMILIES
 from engine.spec.families.deepseek_v4 import DEEPSEEK_V4_FAMILIES
 from engine.spec.families.delta import DELTA_FAMILIES
 from engine.spec.families.dense import DENSE_FAMILIES
+from engine.spec.families.dense_fused import DENSE_FUSED_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
 from engine.spec.families.gemma import GEMMA_FAMILIES
 from engine.spec.families.gemma_dense import GEMMA_DENSE_FAMILIES
@@ -55,6 +56,7 @@ FAMILIES: Mapping[str, Family] = {
     family.name: family
     for family in (
         *DENSE_FAMILIES,
+        *DENSE_FUSED_FAMILIES,
         *SPARSE_FAMILIES,
         *DEEPSEEK_FAMILIES,
         *DEEPSEEK_V4_FAMILIES,

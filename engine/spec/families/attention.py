@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.spec.check import require_positive
+from engine.spec.check import require, require_positive
 from engine.spec.families.config import REMEDY, Config, is_on, key
 from engine.spec.families.indexers import read_indexer
 from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
@@ -185,4 +186,11 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
 
 
 def _rope(rule: RopeRule | None, config: Config, head_dim: int) -> Rope | None:
-    return read_rope(config, rule, head_dim) if rule is not None and is_on(rule.when, config) else None
+    if rule is None or not is_on(rule.when, config):
+        return None
+    rope = read_rope(config, rule, head_dim)
+    if not config.has(rule.by_layer):
+        return rope
+    thetas = config.numbers(rule.by_layer)
+    require(config.layer < len(thetas), f"{config.where} has a theta for {len(thetas)} layers alone")
+    return replace(rope, theta=thetas[config.layer]) if thetas[config.layer] else None

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from engine.spec.families.config import key
 from engine.spec.families.naming import in_layer
-from engine.spec.families.record import SharedRule
+from engine.spec.families.record import SLIDING_MOST, AttentionRule, RopeRule, SharedRule, WindowRule
 from engine.spec.families.sparse import GRANITE_MOE
 from engine.spec.names import Names
 
 assert GRANITE_MOE.moe is not None
+ATTENTION = GRANITE_MOE.mixer
+assert isinstance(ATTENTION, AttentionRule)
 
 GRANITE_MOE_SHARED = replace(
     GRANITE_MOE,
@@ -27,4 +29,28 @@ GRANITE_MOE_SHARED = replace(
     moe=replace(GRANITE_MOE.moe, shared=SharedRule(key("shared_intermediate_size", default=0))),
 )
 
-GRANITE_SHARED_FAMILIES = (GRANITE_MOE_SHARED,)
+# Every layer may have positions of its own, or none.
+GRANITE_MOE_SWA = replace(
+    GRANITE_MOE_SHARED,
+    name="granitemoe_swa",
+    architecture="GraniteMoeSWAForCausalLM",
+    names=Names(
+        (
+            *GRANITE_MOE_SHARED.names.sources,
+            in_layer("block_sparse_moe.router.weight", "router"),
+            in_layer("block_sparse_moe.experts.gate_up_proj", "gate", "up"),
+            in_layer("block_sparse_moe.experts.down_proj", "down"),
+        ),
+        GRANITE_MOE.names.skipped,
+    ),
+    mixer=replace(
+        ATTENTION,
+        sinks=True,
+        rope=RopeRule(by_layer=key("layer_rope_theta", default=())),
+        window=WindowRule(
+            size=key("sliding_window", default=128, null=0), typed=True, layers=SLIDING_MOST, interval=4, first=1
+        ),
+    ),
+)
+
+GRANITE_SHARED_FAMILIES = (GRANITE_MOE_SHARED, GRANITE_MOE_SWA)

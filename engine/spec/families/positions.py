@@ -160,6 +160,7 @@ SCALINGS: Mapping[str, Callable[[Config, Config], Scaling]] = {
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,
+    "su": _longrope,  # its first name
     "mrope": _default,  # positions in three axes, which text has alike
     PROPORTIONAL: _proportional,
     "yarn": _yarn,

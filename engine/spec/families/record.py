@@ -44,6 +44,7 @@ class RopeRule:
     of their first values; `dim` counts these where no share is named. `when` names a field and the value that switches
     it on; None: always on.
 
+    A list `by_layer` gives every layer a theta of its own, 0 where nothing is rotated.
     Where layers of several types have positions of their own, `kind` is the type these are of. In the old form of
     config.json the positions that have `own_theta` are not scaled; the others are described as in any model.
     """
@@ -55,6 +56,7 @@ class RopeRule:
     when: tuple[str, str] | None = None
     kind: str = ""
     own_theta: Key | None = None
+    by_layer: Key = NO_LAYERS
 
 
 @dataclass(frozen=True)

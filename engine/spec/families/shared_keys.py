@@ -17,12 +17,12 @@ OWN_FIELDS = ("head_dim", "num_key_value_heads")
 
 
 def of_layer(config: Config, layer: int) -> Config:
-    """The config with what it says of one layer under `this_layer`, whose fields a key names with a dot."""
+    """The config of a layer, with what it says of that alone under `this_layer`: a key names its fields with a dot."""
     fields = config.inner(OF_LAYERS).inner(str(layer)).data
     for name in fields:
         if name not in OWN_FIELDS:
             raise UnsupportedError(f"{config.where} has another {name} for layer {layer}.", OTHER_MODEL)
-    return config.with_fields({OWN: fields})
+    return config.with_fields({OWN: fields}).of_layer(layer)
 
 
 def with_shared_keys(layers: Sequence[Layer], rule: SharedKeysRule, config: Config) -> list[Layer]:

@@ -4,6 +4,7 @@ from .case import Case
 from .chosen import CHOSEN_CASES
 from .deepseek_v4 import DEEPSEEK_V4_CASES
 from .dense import DENSE_CASES
+from .dense_fused import DENSE_FUSED_CASES
 from .gemma import GEMMA_CASES
 from .latent import LATENT_CASES
 from .linear import LINEAR_CASES
@@ -19,6 +20,7 @@ from .wrapped import WRAPPED_CASES
 
 CASES: tuple[Case, ...] = (
     *DENSE_CASES,
+    *DENSE_FUSED_CASES,
     *SPARSE_CASES,
     *LATENT_CASES,
     *RECURRENT_CASES,

@@ -140,5 +140,23 @@ PLAIN_CASES = (
     Case("hy_v3", "hy_v3", {**HEAD, **HY}),
     Case("hy_v3-odd-biased", "hy_v3", {**ODD, **ODD_HEAD, **ODD_HY}),
     Case("granitemoeshared", "granitemoeshared", {**LOCAL_EIGHT, **GRANITE, "shared_intermediate_size": 80}),
+    Case(
+        "granitemoe_swa",
+        "granitemoe_swa",
+        {**LOCAL_EIGHT, **GRANITE, "sliding_window": 13, "layer_rope_theta": [500.0, 0, 10000.0]},
+    ),
+    Case(
+        "granitemoe_swa-odd",
+        "granitemoe_swa",
+        {
+            **ODD,
+            **LOCAL_SEVEN,
+            **GRANITE,
+            "shared_intermediate_size": 38,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "attention_bias": True,
+        },
+    ),
     Case("granitemoeshared-odd", "granitemoeshared", {**ODD, **LOCAL_SEVEN, **GRANITE, "shared_intermediate_size": 38}),
 )
