@@ -31,6 +31,15 @@ class LayoutWeights:
 
     spec: Spec
 
+    @property
+    def dense_names(self) -> list[str]:
+        return list(self._dense)
+
+    @property
+    def expert_names(self) -> list[tuple[int, int]]:
+        """Layers and experts."""
+        return list(self._experts)
+
     def dense(self, name: str) -> Floats:
         return self._read(self._dense[name])
 

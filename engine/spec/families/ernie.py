@@ -18,6 +18,7 @@ ERNIE4_5_MOE = Family(
             *EXPERTS,
             *SHARED_EXPERTS,
             values_in_layer("mlp.moe_statics.e_score_correction_bias", "router_choice_bias"),
+            values_in_layer("mlp.gate.moe_statics.e_score_correction_bias", "router_choice_bias"),
         ),
         (*SKIPPED, Skipped("model.mtp_*", NEXT_TOKEN)),
     ),

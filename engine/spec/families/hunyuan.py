@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from engine.spec.families.config import key
-from engine.spec.families.naming import DECODER, EXPERTS, GATED, NEXT_TOKEN_LAYERS, SKIPPED, in_layer, projections
+from engine.spec.families.naming import (
+    DECODER,
+    EXPERTS,
+    GATED,
+    NEXT_TOKEN_LAYERS,
+    SHARED_EXPERTS,
+    SKIPPED,
+    in_layer,
+    projections,
+)
 from engine.spec.families.record import ATTENTION_BIAS, AttentionRule, Family, MoeRule, RopeRule, SharedRule
 from engine.spec.names import Names
 
@@ -71,8 +80,10 @@ HY_V3 = Family(
             *DECODER,
             in_layer("mlp.router.gate.weight", "router"),
             in_layer("mlp.expert_bias", "router_choice_bias"),
+            in_layer("mlp.e_score_correction_bias", "router_choice_bias"),
             *EXPERTS,
             *SHARED_MLP,
+            *SHARED_EXPERTS,
         ),
         (*SKIPPED, NEXT_TOKEN_LAYERS),
     ),

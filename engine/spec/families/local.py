@@ -41,6 +41,7 @@ EXAONE_MOE = Family(
             *EXPERTS,
             *SHARED_EXPERTS,
             in_layer("mlp.e_score_correction_bias", "router_choice_bias"),
+            in_layer("mlp.gate.e_score_correction_bias", "router_choice_bias"),
         ),
         SKIPPED,
     ),

@@ -107,6 +107,9 @@ GRANITE_EXPERTS = (
     in_layer("block_sparse_moe.router.layer.weight", "router"),
     in_layer("block_sparse_moe.input_linear.weight", "gate", "up"),
     in_layer("block_sparse_moe.output_linear.weight", "down"),
+    in_layer("block_sparse_moe.router.weight", "router"),
+    in_layer("block_sparse_moe.experts.gate_up_proj", "gate", "up"),
+    in_layer("block_sparse_moe.experts.down_proj", "down"),
 )
 
 # gpt-oss keeps its experts as [in, out], gate and up in turn; quantised to mxfp4 as [out, in].

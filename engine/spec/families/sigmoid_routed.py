@@ -116,6 +116,8 @@ MINIMAX_M2 = Family(
             *DECODER,
             *MIXTRAL_EXPERTS,
             in_layer("block_sparse_moe.e_score_correction_bias", "router_choice_bias"),
+            *EXPERTS,
+            in_layer("mlp.e_score_correction_bias", "router_choice_bias"),
         ),
         (*SKIPPED, NEXT_TOKEN_LAYERS),
     ),
