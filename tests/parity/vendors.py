@@ -102,7 +102,7 @@ def _floats(bits: int, strategy: str, group_size: int | None, scale_dtype: torch
 
 _NVFP4 = _CompressedTensors(NVFP4PackedCompressor, _floats(4, "tensor_group", 16, torch.float8_e4m3fn))
 _MXFP4 = _CompressedTensors(MXFP4PackedCompressor, _floats(4, "group", 32, torch.uint8))
-_FP8_ROWS = _CompressedTensors(FloatQuantizationCompressor, _floats(8, "channel", None, torch.float32))
+FP8_ROWS = _CompressedTensors(FloatQuantizationCompressor, _floats(8, "channel", None, torch.float32))
 _MXFP8 = _CompressedTensors(MXFP8QuantizationCompressor, _floats(8, "group", 32, torch.uint8))
 
 
@@ -155,7 +155,8 @@ def _as_deepseek_v4(name: str, values: torch.Tensor) -> tuple[Tensors, torch.Ten
     return {stored: eighths.flatten(2).flatten(0, 1), scaled: scales}, dequantised
 
 
-def _compressed(format_name: str, scheme: _CompressedTensors) -> dict[str, Any]:
+def compressed(format_name: str, scheme: _CompressedTensors) -> dict[str, Any]:
+    """The quantization_config that compressed-tensors writes for a model whose matrices are all of one scheme."""
     weights = {"targets": ["Linear"], "weights": scheme.arguments.model_dump(mode="json")}
     return {
         "quant_method": "compressed-tensors",
@@ -185,14 +186,15 @@ VENDORS: Mapping[tuple[str, str], Vendor] = {
     ("nemotron_h", "fp8"): Vendor(_FP8, _NEMOTRON_LINEARS, _Fp8Blocks()),
     ("nemotron_h", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("deepseek_v3", "fp8"): Vendor(_FP8, _LINEARS, _Fp8Blocks()),
-    ("qwen3_moe", "mxfp8"): Vendor(_compressed("mxfp8-quantized", _MXFP8), _LINEARS, _MXFP8),
-    ("qwen3_moe", "nvfp4"): Vendor(_compressed("nvfp4-pack-quantized", _NVFP4), _LINEARS, _NVFP4),
+    ("qwen3_moe", "mxfp8"): Vendor(compressed("mxfp8-quantized", _MXFP8), _LINEARS, _MXFP8),
+    ("qwen3_moe", "nvfp4"): Vendor(compressed("nvfp4-pack-quantized", _NVFP4), _LINEARS, _NVFP4),
     ("mixtral", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("deepseek_v32", "fp8"): Vendor(_FP8, _INDEXED_LINEARS, _Fp8Blocks()),
+    ("mimo_v2_flash", "fp8"): Vendor(_FP8, _LINEARS, _Fp8Blocks()),
     ("glm_moe_dsa", "fp8"): Vendor(_FP8, _INDEXED_LINEARS, _Fp8Blocks()),
     ("glm_moe_dsa", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("glm4_moe", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
-    ("glm4_moe", "fp8"): Vendor(_compressed("float-quantized", _FP8_ROWS), _LINEARS, _FP8_ROWS),
+    ("glm4_moe", "fp8"): Vendor(compressed("float-quantized", FP8_ROWS), _LINEARS, FP8_ROWS),
     ("minimax_m2", "fp8"): Vendor(_FP8, _MINIMAX_LINEARS, _Fp8Blocks()),
     ("minimax_m2", "nvfp4"): Vendor(_MODELOPT, _EXPERTS, _modelopt_nvfp4),
     ("deepseek_v4", "mxfp4"): Vendor({**_FP8, "fmt": "e4m3", "scale_fmt": "ue8m0"}, "", _as_deepseek_v4),

@@ -106,6 +106,7 @@ MIMO_V2_FLASH = Family(
         "n_shared_experts": (0,),
         "attention_projection_layout": ("split",),
     },
+    tested=("f32", "fp8"),
 )
 
 # Trinity: gated attention, rotated in the layers with a window alone, and norms before and after every part.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .case import Case
 from .deepseek_v4 import COMPRESSED, HEAVY, SPARSE
+from .plain import MIMO
 from .recurrent import ATTENDS, NEMOTRON, STATE_SPACE
 from .sparse import GPT_OSS, QWEN_MOE
 
@@ -47,7 +48,19 @@ QUANTISED_COMPRESSED = {
         "mlp_layer_types": ["hash_moe", "moe"],
     },
 }
+MIMO_ROPE = {"rope_type": "default", "partial_rotary_factor": 0.334}
+QUANTISED_MIMO = {
+    **MIMO,
+    **{"num_hidden_layers": 2, "hidden_size": 256, "head_dim": 96, "v_head_dim": 64},
+    **{"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 128},
+    **{"layer_types": ["full_attention", "sliding_attention"], "mlp_layer_types": ["sparse", "sparse"]},
+    "rope_parameters": {
+        "full_attention": {**MIMO_ROPE, "rope_theta": 300.0},
+        "sliding_attention": {**MIMO_ROPE, "rope_theta": 70.0},
+    },
+}
 QUANTISED_CASES = {
+    "mimo_v2_flash": Case("mimo_v2_flash-quantised", "mimo_v2_flash", QUANTISED_MIMO),
     "deepseek_v4": Case("deepseek_v4-quantised", "deepseek_v4", QUANTISED_COMPRESSED),
     "qwen3_moe": Case(
         "qwen3_moe-quantised",
