@@ -100,6 +100,13 @@ def test_a_layer_in_another_codec_gets_a_bank_of_its_own(tmp_path: Path, tensors
     assert [field.shape.codec for field in second.fields] == ["f32", "f32"]
 
 
+def test_a_norm_or_a_bias_that_is_no_number_is_named(tmp_path: Path, tensors: dict) -> None:
+    name = "model.layers.1.input_layernorm.weight"
+    source = write_folder(tmp_path / "source", tensors | {name: tensors[name] * np.float32("nan")})
+    with pytest.raises(CorruptFileError, match=re.escape(name)):
+        run(source, tmp_path / "dest")
+
+
 def test_too_small_a_disk_is_noticed_before_the_first_byte(tmp_path: Path, source: Path, monkeypatch: Any) -> None:
     real = space.shutil.disk_usage
 

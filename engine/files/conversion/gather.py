@@ -118,7 +118,7 @@ class Gather:
     def values(self, vector: Vector) -> npt.NDArray[np.float32]:
         """The values of a checked vector; all become f32 without loss, before anything is added.
 
-        Raises CorruptFileError for an integer that f32 does not hold.
+        Raises CorruptFileError for an integer that f32 does not hold, and for what is no number.
         """
         parts = []
         for piece in vector.pieces:
@@ -130,6 +130,8 @@ class Gather:
                 raise CorruptFileError(
                     f"The tensor {piece.tensor} has integers beyond those that a vector keeps.", "Fetch it again."
                 )
+            if np.isnan(plain).any():
+                raise CorruptFileError(f"The tensor {piece.tensor} has values that are no numbers.", "Fetch it again.")
             parts.append(plain + np.float32(piece.plus) if piece.plus else plain)
         whole = np.concatenate(parts)
         return whole[self._order(vector.row_order)] if vector.row_order else whole
