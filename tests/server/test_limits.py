@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.front.connection import notice_lost_peers
+from engine.front.limits import Limits
 from tests.server.running_front import RunningFront, eventually, start_front
 
 HASTY = {"head_seconds": 0.4, "body_seconds": 0.4, "unread_seconds": 0.6, "linger_seconds": 0.5, "connections": 12}
@@ -279,6 +281,16 @@ def test_a_front_that_is_stopped_ends_every_stream_in_its_own_words_and_waits_fo
             told = everything(client)
             assert b"model was unloaded before it had answered" in told[-400:], (path, told[-400:])
         assert everything(silent) == b""
+
+
+def test_peers_that_vanish_are_noticed_by_the_kernel() -> None:
+    """What is set on a listener holds for every connection that comes to it."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        notice_lost_peers(listener, Limits(unread_seconds=7))
+        with closing(socket.create_connection(listener.getsockname())), closing(listener.accept()[0]) as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 7
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7000
 
 
 def test_limits_that_are_none_are_a_sentence(store: Path, runtime: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -87,3 +88,20 @@ def test_the_parts_that_were_used_last_are_kept() -> None:
     assert asked[4:] == ["x" * 600], "twice in one text is once"
     cache.ids_of(["aaa"])
     assert asked[5:] == ["aaa"], "what is longer than all that may be kept leaves nothing"
+
+
+def test_a_conversation_of_20000_tokens_that_is_known_costs_little(tmp_path: Path) -> None:
+    text = Text.load(text_models.thinking(tmp_path))
+    messages = [
+        {
+            "role": ("user", "assistant")[number % 2],
+            "content": f"The river of turn {number} is long, so say we all. " * 10,
+        }
+        for number in range(100)
+    ]
+    assert len(text.render(messages).ids) > 20_000
+    more = [*messages, {"role": "user", "content": "Are you sure?"}]
+    began = time.thread_time()
+    prompt = text.render(more)
+    assert time.thread_time() - began < 0.05
+    assert prompt.ids == Text.load(tmp_path).render(more).ids
