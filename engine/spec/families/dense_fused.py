@@ -18,6 +18,7 @@ PHI3 = Family(
     names=Names((in_layer("self_attn.qkv_proj.weight", "attn.q", "attn.k", "attn.v"), FUSED_GATE, *DECODER), SKIPPED),
     mixer=AttentionRule(rope=RopeRule(part=key("partial_rotary_factor", default=1.0)), window=WindowRule()),
     norm_eps=key("rms_norm_eps", default=1e-5),
+    defaults={"original_max_position_embeddings": 4096},
     # what early models call yarn has LongRoPE's factors
     only={"rope_scaling.type": ("default", "linear", "longrope", "su")},
 )
