@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,7 +14,7 @@ from engine.base.nearest import nearest
 from engine.spec.arrange import Tensors, compare
 from engine.spec.families import FAMILIES, Family, decoder_config, find_family, spec_of
 from engine.spec.families.build import build
-from engine.spec.families.config import Config
+from engine.spec.families.config import Config, Key
 from engine.spec.families.wrappers import placed
 from engine.spec.schema import Spec
 
@@ -100,10 +100,27 @@ def _unknown(config: Mapping[str, Any], tensors: Tensors, problem: FreetokenErro
 
 
 def _unread(family: Family, config: Config) -> tuple[str, ...]:
-    """What building a spec does not ask for; what the family takes for granted is no field of the checkpoint."""
+    """What building a spec does not ask for; what the family takes for granted is no field of the checkpoint.
+
+    A field of which the family's record knows the meaning is for layers that this model does not have.
+    """
     noted = _Noted(config.data)
     build(family, Config(noted, config.where))
-    return tuple(name for name in noted.unread() if not _is_harmless(name) and name not in family.defaults)
+    known = {*family.defaults, *_names_in(family)}
+    return tuple(name for name in noted.unread() if not _is_harmless(name) and name not in known)
+
+
+def _names_in(rule: Any) -> Iterator[str]:
+    """The fields of config.json that a record, or a part of one, names."""
+    if isinstance(rule, Key):
+        yield from rule.names
+        yield from _names_in(rule.default)
+    elif isinstance(rule, tuple):
+        for each in rule:
+            yield from _names_in(each)
+    elif is_dataclass(rule) and not isinstance(rule, type):
+        for each in fields(rule):
+            yield from _names_in(vars(rule)[each.name])
 
 
 def _is_harmless(name: str) -> bool:
