@@ -34,7 +34,7 @@ TITLES = [
     "distinct of 8", "entropy",
 ]  # fmt: skip
 VOCABULARY, WIDER, MORE_EXPERTS = 2048, 4, 4
-WIDTHS = re.compile(r"(hidden|intermediate|latent|channel)_size$|(?<!rotary)_dim$|_rank$|_size_mlp$")
+WIDTHS = re.compile(r"^d_model$|(hidden|intermediate|latent|channel)_size$|(?<!rotary)_dim$|_rank$|_size_mlp$")
 COUNTS = re.compile(r"^(moe_num_experts|num_experts|num_local_experts|n_routed_experts|num_routed_experts)$")
 PLAN = BenchPlan(prompts=(128,), depths=(64,), decode_tokens=32, repeat=3)
 ROUTED_TOKENS = 256
@@ -92,6 +92,8 @@ def _widened(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _larger(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return _widened(value)
+    if name in ("short_factor", "long_factor"):  # one for each pair of values that a wider head rotates
+        return [factor for factor in value for _ in range(WIDER)]
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     return value * (WIDER if WIDTHS.search(name) else MORE_EXPERTS if COUNTS.search(name) else 1)

@@ -67,7 +67,7 @@ MIMO = {
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     "rope_parameters": {
         "full_attention": {**THETA, "partial_rotary_factor": 0.334},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 70.0, "partial_rotary_factor": 0.6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 70.0, "partial_rotary_factor": 0.67},
     },
 }
 ODD_MIMO = {
@@ -80,7 +80,10 @@ ODD_MIMO = {
     "attention_value_scale": 0.6,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "mlp_layer_types": ["sparse", "dense", "sparse"],
-    "rope_parameters": MIMO["rope_parameters"],
+    "rope_parameters": {
+        "full_attention": {**THETA, "partial_rotary_factor": 0.334},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 70.0, "partial_rotary_factor": 0.6},
+    },
 }
 HUNYUAN = {"num_experts": 8, "moe_topk": [3, 3, 3], "intermediate_size": 48}
 HY = {**EIGHT, "moe_intermediate_size": 48, "num_shared_experts": 2}
