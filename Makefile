@@ -38,8 +38,14 @@ run: setup  ## fetch the demo model and answer one prompt (MODEL=, PROMPT=)
 
 native: setup  ## rebuild the C++ part after an edit (incremental)
 
-test: $(STAMPS)/test  ## the default tests (ARGS= for pytest)
+# What computes alone is shared out; what talks to processes, terminals and clocks runs by itself.
+test: $(STAMPS)/test  ## the default tests (ARGS= for pytest, which then runs them in one process)
+ifeq ($(ARGS),)
+	$(BIN)/python -m pytest -m "not long" --numprocesses=$(JOBS) --dist=loadgroup tests/unit tests/parity
+	$(BIN)/python -m pytest -m "not long" --ignore=tests/unit --ignore=tests/parity
+else
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
+endif
 
 test-all: $(STAMPS)/test  ## every test, the long ones too
 	$(BIN)/python -m pytest $(ARGS)

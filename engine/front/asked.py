@@ -46,6 +46,7 @@ class ChatAsked(Asked):
     """An answer to messages as the chat template takes them, with extra variables for it, and tools.
 
     The answer goes on after the words `prefill`, which are not told again, and has to follow `grammar` if there is one.
+    Without `reads_reasoning` reasoning between marks is text like any other.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -53,6 +54,7 @@ class ChatAsked(Asked):
     tools: ToolUse
     prefill: str = ""
     grammar: str = ""
+    reads_reasoning: bool = True
 
 
 def values_of(**chosen: Any) -> Mapping[str, Any]:

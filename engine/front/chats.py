@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.front.answer_forms import arguments_grammar, call_grammar
 from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
@@ -32,6 +34,8 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
             "the model's chat template says nothing of tool calls that this release can read.",
             "Leave them out, or take a model that calls tools.",
         )
+    if not asked.reads_reasoning:
+        form = replace(form, thought=None)
     part = part_after(form, prompt.text)
     if asked.prefill:
         ids = (*prompt.ids, *text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))

@@ -195,6 +195,18 @@ def check_count(name: str, value: Sized) -> None:
         raise FieldError(name, f"{len(value)} entries are more than the {MOST_MESSAGES} allowed.", "Send fewer.")
 
 
+def one_of(*allowed: str) -> Reader:
+    """One of a few words."""
+
+    @described({"enum": list(allowed)})
+    def read(name: str, value: Any) -> Any:
+        if value not in allowed:
+            raise FieldError(name, f"one of {', '.join(allowed)} is expected, not {shown(value)}.")
+        return value
+
+    return read
+
+
 def only(*allowed: Any) -> Reader:
     """One of a few values that mean: not used. Anything else asks for what this release does not do."""
 

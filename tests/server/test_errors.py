@@ -69,6 +69,7 @@ BAD_CHAT = [
     ("tool_choice.function", {"type": "function"}),
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("reasoning_effort", "a lot"),
+    ("reasoning_format", "deepseek"),
     ("response_format.type", {"type": "xml"}),
     ("no_such_parameter", 1),
     ("model", ""),

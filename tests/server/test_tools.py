@@ -109,6 +109,12 @@ def test_reasoning_is_apart_from_the_answer(front: RunningFront) -> None:
     assert reason == "stop"
 
 
+def test_reasoning_can_be_left_in_the_text(front: RunningFront) -> None:
+    script = "<think>\nHm.\n</think>\n\nForty-two."
+    message, _ = ask(front, script, extra_body={"reasoning_format": "none"})
+    assert message.content == script
+
+
 @pytest.mark.parametrize(("effort", "before"), [("high", "<think>\n"), ("none", "<think>\n\n</think>\n\n")])
 def test_thinking_is_switched_by_effort(front: RunningFront, effort: Any, before: str) -> None:
     message, _ = ask(front, f"{before}One</think>Two", reasoning_effort=effort)

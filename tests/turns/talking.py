@@ -80,5 +80,6 @@ def request(model: str, messages: Sequence[Message], thinks: bool, tokens: int, 
         "temperature": 0,
         "logprobs": True,
         "logit_bias": bias,
+        "reasoning_format": "none",
         "chat_template_kwargs": {"enable_thinking": thinks},
     }

@@ -55,6 +55,8 @@ CONFIG: dict[str, Any] = {
 
 
 OF_FAMILY: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {"n_group": 1, "topk_group": 1},
+    "deepseek_v32": {"n_group": 1, "topk_group": 1},
     "granitemoehybrid": {
         "layer_types": ["mamba", "attention", "mamba"],
         "shared_intermediate_size": 24,

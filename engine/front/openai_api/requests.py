@@ -135,6 +135,7 @@ CHAT = {
     "tool_choice": Field(tool_choice, "auto"),
     "parallel_tool_calls": Field(fields.flag, True),
     "reasoning_effort": Field(_effort),
+    "reasoning_format": Field(fields.one_of("auto", "none"), "auto"),
     "functions": Field(fields.only([])),
     "modalities": Field(fields.only(["text"])),
     "audio": Field(fields.only()),
@@ -175,6 +176,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
         messages=with_names_of_tools(values["messages"]),
         template_values={**_thinking(values["reasoning_effort"]), **values["chat_template_kwargs"]},
         grammar=values["response_format"],
+        reads_reasoning=values["reasoning_format"] == "auto",
         tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),
     )
 
