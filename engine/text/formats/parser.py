@@ -243,16 +243,23 @@ class AnswerParser:
         self._grow(text, Thought)
 
     def _grow(self, text: str, kind: type[Said] | type[Thought]) -> None:
-        """Text whose last space is held back: it is dropped where the next part begins."""
+        """Text whose last space is held back where another part may begin: there it is dropped."""
         text = self._space + text
         if self._trimming:
             text = text.lstrip()
-        visible = text.rstrip()
+        visible = text.rstrip() if kind is Thought or not self._is_last() else text
         self._space = text[len(visible) :]
         if visible:
             self._trimming = False
             self._said = self._said or kind is Said
             self._pieces.append(kind(visible))
+
+    def _is_last(self) -> bool:
+        """Whether no other part can follow the text of the answer."""
+        calls = self._tools is not None and self._form.calls is not None
+        marked = self._form.channels is not None or (self._form.thought is not None and self._form.thought.text)
+        begun = self._said or self._form.thought is None
+        return begun and not calls and not marked
 
     def _flush(self) -> None:
         """The space that was held back, after all."""
