@@ -78,9 +78,12 @@ FREETOKEN_TEST(rows_are_the_same_in_every_table) {
             for (size_t i = 0; i < n; ++i) wanted[i] = clean[i] * r;
             check_same(ops.name, "l2_norm", y, wanted);
             for (const GateKind kind : kGates) {
-                ops.gate(kind, x.data(), g.data(), count, y.data());
+                ops.gate(kind, x.data(), g.data(), false, count, y.data());
                 for (size_t i = 0; i < n; ++i) wanted[i] = canonical(activated_twin(kind, g[i]) * x[i]);
                 check_same(ops.name, "gate", y, wanted);
+                ops.gate(kind, x.data(), g.data(), true, count, y.data());
+                for (size_t i = 0; i < n; ++i) wanted[i] = canonical(activated_twin(kind, g[0]) * x[i]);
+                check_same(ops.name, "gate of one", y, wanted);
             }
         }
     }

@@ -65,7 +65,7 @@ FREETOKEN_TEST(a_flat_kernel_touches_every_thread_of_every_block) {
     Emulator emulator(2);
     std::vector<float> x(1000), y(1024, -1.0f);
     std::iota(x.begin(), x.end(), 0.0f);
-    emulator.launch("scale_rows", {{8}, 128}, x.data(), 1000, 2.0f, y.data());
+    emulator.launch("scale_by_thread", {{8}, 128}, x.data(), 1000, 2.0f, y.data());
     for (size_t i = 0; i < y.size(); ++i)
         CHECK(y[i] == (i < 1000 ? 2.0f * static_cast<float>(i) : -1.0f), "value %zu is %g", i, y[i]);
 }
