@@ -8,7 +8,7 @@
 
 namespace freetoken {
 
-extern "C" __global__ void scale_rows(const float* x, int n, float factor, float* y) {
+extern "C" __global__ void scale_by_thread(const float* x, int n, float factor, float* y) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) y[i] = factor * x[i];
 }
@@ -139,7 +139,7 @@ extern "C" __global__ void many_barriers(int count, uint32_t* out) {
 
 }  // namespace freetoken
 
-SIM_KERNEL_FLAT(scale_rows);
+SIM_KERNEL_FLAT(scale_by_thread);
 SIM_KERNEL_FLAT(arrivals);
 SIM_KERNEL_FLAT(flat_with_a_barrier);
 SIM_KERNEL(sum_row);
