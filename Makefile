@@ -10,6 +10,7 @@ FAMILY      ?=
 PEERS_VENV  ?= $(BUILD)/peers-venv
 GPU_EXTRA   ?= cuda12
 CANDIDATES   = python3 python3.13 python3.12 python3.11 python3.14 python
+COMPUTING    = tests/unit tests/parity tests/gpu
 SANITIZERS   = address,undefined thread
 
 BIN         := $(VENV)/bin
@@ -41,8 +42,8 @@ native: setup  ## rebuild the C++ part after an edit (incremental)
 # What computes alone is shared out; what talks to processes, terminals and clocks runs by itself.
 test: $(STAMPS)/test  ## the default tests (ARGS= for pytest, which then runs them in one process)
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -m "not long" --numprocesses=$(JOBS) --dist=loadgroup tests/unit tests/parity
-	$(BIN)/python -m pytest -m "not long" --ignore=tests/unit --ignore=tests/parity
+	$(BIN)/python -m pytest -m "not long" --numprocesses=$(JOBS) --dist=loadgroup $(COMPUTING)
+	$(BIN)/python -m pytest -m "not long" $(COMPUTING:%=--ignore=%)
 else
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
 endif
