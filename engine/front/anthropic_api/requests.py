@@ -12,6 +12,7 @@ from engine.base.sampling import PARAMETERS
 from engine.front import fields
 from engine.front.asked import ChatAsked, values_of
 from engine.front.fields import Field, FieldError
+from engine.front.thinking import thinking_variables
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
@@ -198,13 +199,13 @@ def _tool_use(functions: tuple[Mapping[str, Any], ...], choice: Mapping[str, Any
 def _thinking(thinking: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
     """The variables by which templates are told whether to think, and how hard."""
     effort = output.get("effort")
-    told = {"reasoning_effort": effort} if isinstance(effort, str) else {}
+    chosen = effort if isinstance(effort, str) else None
     match thinking.get("type"):
         case None:
-            return told
+            return {} if chosen is None else {"reasoning_effort": chosen}
         case "enabled" | "adaptive":
-            return {"enable_thinking": True, "thinking": True, **told}
+            return thinking_variables(True, chosen)
         case "disabled":
-            return {"enable_thinking": False, "thinking": False}
+            return thinking_variables(False)
         case other:
             raise FieldError("thinking.type", f"{shown(other)} is not one of enabled, adaptive, disabled.")

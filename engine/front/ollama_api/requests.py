@@ -15,6 +15,7 @@ from engine.front import fields
 from engine.front.answer_forms import ollama_format
 from engine.front.asked import Asked, ChatAsked, values_of
 from engine.front.fields import Field, FieldError, described
+from engine.front.thinking import thinking_variables
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 
 _LATEST = ":latest"
@@ -187,7 +188,7 @@ def _thinking(think: Any) -> dict[str, Any]:
     if think is None:
         return {}
     if isinstance(think, str) and think in ("low", "medium", "high", "max"):
-        return {"enable_thinking": True, "thinking": True, "reasoning_effort": think}
+        return thinking_variables(True, think)
     if not isinstance(think, bool):
         raise FieldError("think", f"true, false, low, medium, high or max is expected, not {shown(think)}.")
-    return {"enable_thinking": think, "thinking": think}
+    return thinking_variables(think)

@@ -13,6 +13,7 @@ from engine.front.answer_forms import response_format
 from engine.front.asked import Asked, ChatAsked, given
 from engine.front.fields import Field, FieldError, described, read_fields, shortened
 from engine.front.schemas import OF_MESSAGES, OF_TOKEN
+from engine.front.thinking import effort, variables_of_effort
 from engine.front.tools import tool_choice, tool_use, tools, with_names_of_tools
 
 MOST_CHOICES = 16
@@ -44,7 +45,6 @@ def _template_values(name: str, value: Any) -> dict[str, Any]:
     return values
 
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
@@ -75,22 +75,6 @@ def _message(name: str, message: Any) -> Mapping[str, Any]:
             if isinstance(part, dict) and isinstance(part.get("text"), str):
                 fields.text(f"{name}.content[{index}].text", part["text"])
     return {**message, "role": _ROLES[role]}
-
-
-@described({"enum": list(_EFFORTS)})
-def _effort(name: str, value: Any) -> str:
-    """How hard a model should think."""
-    if not isinstance(value, str) or value not in _EFFORTS:
-        raise FieldError(name, f"one of {', '.join(_EFFORTS)} is expected, not {shown(value)}.")
-    return value
-
-
-def _thinking(effort: str | None) -> dict[str, Any]:
-    """The variables by which templates are told of it."""
-    if effort is None:
-        return {}
-    thinks = effort != "none"
-    return {"enable_thinking": thinks, "thinking": thinks, **({"reasoning_effort": effort} if thinks else {})}
 
 
 @described(
@@ -134,7 +118,7 @@ CHAT = {
     "tools": Field(tools, ()),
     "tool_choice": Field(tool_choice, "auto"),
     "parallel_tool_calls": Field(fields.flag, True),
-    "reasoning_effort": Field(_effort),
+    "reasoning_effort": Field(effort),
     "reasoning_format": Field(fields.one_of("auto", "none"), "auto"),
     "functions": Field(fields.only([])),
     "modalities": Field(fields.only(["text"])),
@@ -174,7 +158,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
     return ChatAsked(
         **_shared(values, logprobs, most),
         messages=with_names_of_tools(values["messages"]),
-        template_values={**_thinking(values["reasoning_effort"]), **values["chat_template_kwargs"]},
+        template_values={**variables_of_effort(values["reasoning_effort"]), **values["chat_template_kwargs"]},
         grammar=values["response_format"],
         reads_reasoning=values["reasoning_format"] == "auto",
         tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),

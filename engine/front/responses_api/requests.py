@@ -12,6 +12,7 @@ from engine.front import fields
 from engine.front.answer_forms import response_format
 from engine.front.asked import ChatAsked, values_of
 from engine.front.fields import Field, FieldError
+from engine.front.thinking import effort, variables_of_effort
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 
 Messages = tuple[Mapping[str, Any], ...]
@@ -33,7 +34,6 @@ RESPONSE = {
 }
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = ("input_text", "output_text", "text", "refusal")
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True)
@@ -184,13 +184,8 @@ def _tool_use(functions: Messages, values: Mapping[str, Any]) -> ToolUse:
 
 
 def _thinking(reasoning: Mapping[str, Any]) -> dict[str, Any]:
-    effort = reasoning.get("effort")
-    if effort is None:
-        return {}
-    if effort not in _EFFORTS:
-        raise FieldError("reasoning.effort", f"one of {', '.join(_EFFORTS)} is expected, not {shown(effort)}.")
-    thinks = effort != "none"
-    return {"enable_thinking": thinks, "thinking": thinks, **({"reasoning_effort": effort} if thinks else {})}
+    chosen = reasoning.get("effort")
+    return variables_of_effort(None if chosen is None else effort("reasoning.effort", chosen))
 
 
 def _echoed(values: Mapping[str, Any], body: Mapping[str, Any]) -> Mapping[str, Any]:
