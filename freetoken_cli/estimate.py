@@ -27,6 +27,7 @@ from engine.spec.schema import Spec
 from engine.worker.loading import RESERVED_BYTES, context_needs, free_memory, sim_memory
 from engine.worker.machine import this_machine
 from freetoken_cli.folders import model_folder
+from freetoken_cli.forecast import MORE_DISK, Forecast
 from freetoken_cli.models import require_known, require_no_path
 from freetoken_cli.output import Output
 from freetoken_cli.video_memory import VideoMemory, plan_video_memory
@@ -36,8 +37,7 @@ from freetoken_cli.video_memory import VideoMemory, plan_video_memory
 class Subject:
     """The model that an estimate is about, here or only planned. `codecs` are those of its experts' matrices.
 
-    `fetch` are the bytes that have to come over the network first, `disk` those it is going to take; 0 for one that is
-    here.
+    `forecast` is what pulling it takes; None for one that is here.
     """
 
     name: str
@@ -45,8 +45,7 @@ class Subject:
     weights: WeightBytes
     banks: tuple[BankInfo | BankPlan, ...]
     codecs: frozenset[str]
-    fetch: int = 0
-    disk: int = 0
+    forecast: Forecast | None = None
 
     @staticmethod
     def stored(folder: Path) -> Subject:
@@ -56,10 +55,10 @@ class Subject:
         return Subject(folder.name, spec, WeightBytes.of(manifest), manifest.banks, _codecs(manifest.banks))
 
     @staticmethod
-    def planned(name: str, spec: Spec, plan: Plan, fetch: int) -> Subject:
+    def planned(name: str, spec: Spec, plan: Plan, forecast: Forecast) -> Subject:
         """A model that is not here yet."""
         banks = tuple(plan.banks)
-        return Subject(name, spec, WeightBytes.of(plan), banks, _codecs(banks), fetch, plan.total_bytes)
+        return Subject(name, spec, WeightBytes.of(plan), banks, _codecs(banks), forecast)
 
 
 def _codecs(banks: Iterable[BankInfo | BankPlan]) -> frozenset[str]:
@@ -82,13 +81,15 @@ class Estimate:
     `weights` are mapped from the file on the CPU, where they share memory with the page cache; `private` is what no
     other program can have meanwhile. `vram` is what a device holds, and `vram_parts` its parts; 0 and None on the CPU.
     `token_bytes` is read for every generated token. `speed` is None without a profile, and `speed_note` says why.
-    `problem` is empty when it fits. `fetch` and `disk` are what a model that is not here yet takes first.
+    `problem` is empty when it fits. `fetch` and `disk` are what a model that is not here yet takes first, and
+    `disk_free` is what there is for it; all 0 for one that is here.
     """
 
     model: str
     device: str
     fetch: int
     disk: int
+    disk_free: int
     weights: int
     kv_bytes: int
     kv_tokens: int
@@ -125,7 +126,8 @@ class Estimate:
         where = "mapped from the file" if on_cpu else "experts in memory, the others on the device"
         beside = " beside the weights" if on_cpu else ""
         vram = [("VRAM", "none: it runs on the CPU")] if self.vram_parts is None else self.vram_parts.rows()
-        first = [("not here yet", f"{format_size(self.fetch)} to fetch, {format_size(self.disk)} on disk")]
+        disk = f"{format_size(self.disk)} on disk ({format_size(self.disk_free)} free)"
+        first = [("not here yet", f"{format_size(self.fetch)} to fetch, {disk}")]
         rows = [
             ("model", self.model),
             ("device", self.device),
@@ -133,13 +135,13 @@ class Estimate:
             ("weights", f"{format_size(self.weights)}, {where}"),
             ("kv", context),
             ("RAM", f"{format_size(self.private)}{beside}, {format_size(self.memory_available)} free"),
-            *(vram if on_cpu or self.fits else []),
+            *(vram if on_cpu or self.vram_parts else []),
             ("a token", f"reads {format_size(self.token_bytes)}"),
             ("speed", speed),
             ("fits", "yes" if self.fits else f"no: {self.problem}"),
         ]
-        # What does not fit was not planned, so there are no sizes to tell.
-        return rows if self.fits else [row for row in rows if row[0] not in ("kv", "RAM")]
+        # Where memory does not suffice its parts were not planned, so there are no sizes to tell.
+        return rows if self.context else [row for row in rows if row[0] not in ("kv", "RAM")]
 
 
 def estimate(subject: Subject, profile: Path, config: Config, card_memory: int = 0) -> Estimate:
@@ -169,6 +171,12 @@ def estimate(subject: Subject, profile: Path, config: Config, card_memory: int =
         kv_bytes, kv_tokens, context = plan.kv_bytes, plan.kv_tokens, plan.context
     except DoesNotFitError as error:
         problem, remedy = error.message, error.remedy
+    forecast = subject.forecast
+    if not problem and forecast is not None and forecast.short:
+        problem, remedy = (
+            f"{format_size(forecast.room)} of disk are needed to pull it: {forecast.shortage()}.",
+            MORE_DISK,
+        )
     speed, note = None, "unknown: a simulated device says nothing of speed"
     if device == "cpu":
         speed, note = _expected_speed(profile, subject.codecs, sizes, config.threads)
@@ -176,8 +184,9 @@ def estimate(subject: Subject, profile: Path, config: Config, card_memory: int =
     return Estimate(
         model=subject.name,
         device=device,
-        fetch=subject.fetch,
-        disk=subject.disk,
+        fetch=forecast.fetch if forecast else 0,
+        disk=forecast.disk if forecast else 0,
+        disk_free=forecast.disk_free if forecast else 0,
         weights=weights.total,
         kv_bytes=kv_bytes,
         kv_tokens=kv_tokens,
@@ -240,4 +249,4 @@ def _subject(paths: Paths, what: str, output: Output) -> Subject:
         require_known(what, store, missing)
     from freetoken_cli.planned import planned_subject
 
-    return planned_subject(what, output)
+    return planned_subject(what, store, output)

@@ -15,6 +15,7 @@ from engine.files.space import free_space
 from engine.files.store import Store
 
 NOTHING = Cost(fetch=0, disk=0, room=0)
+MORE_DISK = "Free some space, or move the store: FREETOKEN_STORE=/other/disk/models"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Forecast:
         """Whether the disk has room; memory that is too small costs speed, not correctness."""
         return not self.short
 
+    def shortage(self) -> str:
+        """What is missing, for people."""
+        return f"{format_size(self.short)} of disk too little"
+
     def sentence(self) -> str:
         """The forecast for people."""
         if self.present:
@@ -77,7 +82,7 @@ class Forecast:
 
     def _verdict(self) -> str:
         if self.short:
-            return f"does not fit, {format_size(self.short)} of disk too little"
+            return f"does not fit, {self.shortage()}"
         return (
             "fits in memory"
             if self.memory_wanted <= self.memory_total

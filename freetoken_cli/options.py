@@ -41,9 +41,6 @@ Folder = Annotated[
         metavar="MODEL", help="A model's name, or the path of an FTW folder.", autocompletion=complete_model
     ),
 ]
-Models = Annotated[
-    list[str], typer.Argument(metavar="MODEL...", help="Names of models.", autocompletion=complete_model)
-]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 Quiet = Annotated[bool, quiet("Print names only.")]

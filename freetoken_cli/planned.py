@@ -11,38 +11,45 @@ from engine.base.errors import NotFoundError
 from engine.files.conversion.job import Job, plan_job
 from engine.files.hub.address import HubRepo
 from engine.files.hub.repo import open_repo
-from engine.files.pulling.pull import recipe_of
+from engine.files.pulling.cost import Cost
+from engine.files.pulling.pull import cost_of_path, recipe_of
+from engine.files.pulling.repository import cost_of
 from engine.files.pulling.target import Target
 from engine.files.sources.opening import open_checkpoint
+from engine.files.store import Store
 from freetoken_cli.estimate import Subject
+from freetoken_cli.forecast import Forecast
 from freetoken_cli.output import Output
 from freetoken_cli.pulling import Wanted
 
 
-def planned_subject(what: str, output: Output) -> Subject:
-    """What a pull of `what` would make. Errors: those of `find_target` and of opening its source; NotFoundError for a
-    model whose file cannot be looked into before it is fetched.
+def planned_subject(what: str, store: Store, output: Output) -> Subject:
+    """What a pull of `what` into the store would make.
+
+    Errors: those of `find_target` and of opening its source; NotFoundError for a model whose file cannot be looked into
+    before it is fetched.
     """
     target = Wanted(what).target()
-    with output.waiting(f"Looking at {what}"), _planned(target, what, output) as (job, fetch):
-        return Subject.planned(target.name, job.spec, job.plan, fetch)
+    with output.waiting(f"Looking at {what}"), _planned(target, what, output) as (job, cost):
+        return Subject.planned(target.name, job.spec, job.plan, Forecast.of(target, cost, store))
 
 
 @contextmanager
-def _planned(target: Target, what: str, output: Output) -> Iterator[tuple[Job, int]]:
-    """The planned conversion, and the bytes of its source that would come over the network."""
+def _planned(target: Target, what: str, output: Output) -> Iterator[tuple[Job, Cost]]:
+    """The planned conversion, and what a pull takes for it."""
     recipe = recipe_of(target)
     if isinstance(target.source, HubRepo):
         with tempfile.TemporaryDirectory(prefix="freetoken-") as folder:
             repo = open_repo(target.source, Path(folder) / "downloads", output.warn, recipe)
             try:
-                yield repo.job, repo.to_fetch
+                yield repo.job, cost_of(repo)
             finally:
                 repo.close()
     elif isinstance(target.source, Path):
         checkpoint = open_checkpoint(target.source)
         try:
-            yield plan_job(checkpoint, recipe), 0
+            job = plan_job(checkpoint, recipe)
+            yield job, cost_of_path(job)
         finally:
             checkpoint.close()
     else:

@@ -55,7 +55,10 @@ def _terminated(signum: int, frame: FrameType | None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line; return its exit code: 0, 1 failed, 2 usage, 3 not found, 4 does not fit, 5 network, 130."""
+    """Run the command line; return its exit code: 0, 1 failed, 2 usage, 3 not found, 4 does not fit, 5 network, 130.
+
+    SIGTERM raises SystemExit with 143 out of it.
+    """
     args = list(arguments)
     open_missing_streams()
     make_streams_bear_all_text()

@@ -91,16 +91,19 @@ class Store:
         """Where files for a model are kept until it is converted; never listed."""
         return self.root / DOWNLOADS / self.destination(name).name
 
-    def remove(self, name: str) -> int:
+    def remove(self, name: str, unfinished_only: bool = False) -> int:
         """Removes a model, finished or not, and what was downloaded for it; returns the bytes that were freed.
 
-        A process that has it open keeps its files until it ends. Errors: NotFoundError; BusyError while any of it is
-        being written, and then all of it stays.
+        With `unfinished_only` a finished model of that name stays, and what an unfinished pull or conversion has left
+        beside it goes. A process that has it open keeps its files until it ends. Errors: NotFoundError; BusyError while
+        any of it is being written, and then all of it stays.
         """
         folder = self.destination(name)
-        found = [path for path in (folder, partial_folder(folder), self.downloads(name)) if os.path.lexists(path)]
+        found = self.leftovers(name)
+        if not unfinished_only and os.path.lexists(folder):
+            found.append(folder)
         if not found:
-            self.get(name)
+            self.require_unfinished(name) if unfinished_only else self.get(name)
         with ExitStack() as locks:
             for path in found:
                 if not path.is_symlink():
@@ -114,9 +117,19 @@ class Store:
                 _settle(folder / left)
         return freed
 
+    def leftovers(self, name: str) -> list[Path]:
+        """The folders that an unfinished pull or conversion of a model has left. Raises UsageError as `destination`."""
+        folders = (partial_folder(self.destination(name)), self.downloads(name))
+        return [folder for folder in folders if os.path.lexists(folder)]
+
+    def require_unfinished(self, name: str) -> None:
+        """Raises NotFoundError when nothing of a model is unfinished."""
+        if not self.leftovers(name):
+            raise NotFoundError(f"Nothing of {name!r} is unfinished.", "freetoken list shows what is.")
+
     def unfinished_bytes(self, name: str) -> int:
         """What an unfinished pull or conversion of a model takes of the disk."""
-        return sum(used_bytes(path) for path in (partial_folder(self.destination(name)), self.downloads(name)))
+        return sum(used_bytes(folder) for folder in self.leftovers(name))
 
     def _unfinished(self, name: str) -> Entry:
         partial, downloads = partial_folder(self.root / name), self.downloads(name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,18 +73,15 @@ def test_the_catalogue_says_what_memory_is_wanted_and_under_which_licence(tmp_pa
     assert found.sentence().endswith(": fits in memory. Licence: Apache-2.0.")
 
 
-def test_a_dry_run_of_what_does_not_fit_is_exit_code_4(home: Home) -> None:
-    code = (
-        "import sys, freetoken_cli.forecast as forecast; forecast.free_space = lambda path: (path, 1 << 20)\n"
-        "from freetoken_cli.program import run; sys.exit(run(sys.argv[1:]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, "pull", "demo", "--dry-run", "--json"],
-        env=home.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 4
-    plan = json.loads(done.stdout)
-    assert (plan["fits"], plan["short"]) == (False, plan["room"] - (1 << 20))
+def test_what_the_disk_cannot_hold_is_exit_code_4(
+    home: Home, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast, "free_space", lambda path: (path, 1000))
+    dry = home.run_here("pull", "demo", "--dry-run", "--json")
+    plan = json.loads(dry.stdout)
+    assert (dry.returncode, plan["fits"], plan["short"]) == (4, False, plan["room"] - 1000)
+    ahead = home.run_here("run", str(checkpoint), "--estimate", "--json", "--kv", "1k")
+    estimate = json.loads(ahead.stdout)
+    assert (ahead.returncode, estimate["fits"], estimate["disk_free"]) == (4, False, 1000)
+    assert "of disk too little" in estimate["problem"]
+    assert estimate["kv_bytes"] > 0, "memory is planned all the same"

@@ -293,6 +293,21 @@ def test_rm_removes_all_or_nothing(stored: Home) -> None:
     assert stored.run("list", "-q").stdout == "tiny\n"
 
 
+def test_rm_of_what_is_unfinished_leaves_the_models(stored: Home) -> None:
+    nothing = stored.run("rm", "--unfinished")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    for begun in (stored.paths.store / "tiny.partial", stored.paths.store / ".downloads" / "other"):
+        begun.mkdir(parents=True)
+        (begun / "dense.safetensors").write_bytes(bytes(40_000))
+    assert stored.run("rm", "--unfinished", "tiny", "--yes").stdout == "tiny\n"
+    assert stored.run("rm", "--unfinished", "tiny", "--yes").returncode == 3
+    assert stored.run("list", "-q").stdout == "other\ntiny\n"
+    done = stored.run("rm", "--unfinished", "--yes")
+    assert (done.returncode, done.stdout) == (0, "other\n")
+    assert stored.run("list", "-q").stdout == "tiny\n"
+    assert stored.run("verify", "tiny").returncode == 0
+
+
 def test_rm_leaves_a_loaded_model_alone(stored: Home, front: FakeFront) -> None:
     stored.run("run", "tiny", "hi")
     done = stored.run("rm", "tiny", "--yes")

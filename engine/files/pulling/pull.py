@@ -127,7 +127,7 @@ def pull_cost(
     if isinstance(target.source, Path):
         with _planned(target.source, recipe) as job:
             small_files(job, write_tokenizer)
-            return _cost_of_path(job)
+            return cost_of_path(job)
     with tempfile.TemporaryDirectory(prefix="freetoken-") as folder:
         return cost_of_repo(target.source, Path(folder) / "downloads", note, recipe, write_tokenizer=write_tokenizer)
 
@@ -207,7 +207,7 @@ class _Work:
 def _pull_path(source: Path, work: _Work) -> Converted:
     with _planned(source, work.recipe) as job:
         small_files(job, work.write_tokenizer)  # what cannot be had is told before anybody is asked to agree
-        work.follower.announce(_cost_of_path(job))
+        work.follower.announce(cost_of_path(job))
         return convert_job(
             job,
             work.dest,
@@ -256,7 +256,8 @@ def _planned(source: Path, recipe: Recipe) -> Iterator[Job]:
         checkpoint.close()
 
 
-def _cost_of_path(job: Job) -> Cost:
+def cost_of_path(job: Job) -> Cost:
+    """What converting a source that lies here takes."""
     size = job.plan.total_bytes
     return Cost(fetch=0, disk=size, room=size)
 

@@ -59,7 +59,7 @@ def pull_repo(
     follower.progress(FETCH, 0, 0)
     repo = open_repo(source, downloads, follower.note, recipe, refresh=force)
     try:
-        cost = _cost(repo)
+        cost = cost_of(repo)
         small_files(repo.job, write_tokenizer)  # what cannot be had is told before anybody is asked to agree
         follower.announce(cost)
         _require_room(cost, repo, dest)
@@ -96,12 +96,13 @@ def cost_of_repo(
     repo = open_repo(source, folder, note, recipe)
     try:
         small_files(repo.job, write_tokenizer)
-        return _cost(repo)
+        return cost_of(repo)
     finally:
         repo.close()
 
 
-def _cost(repo: Repo) -> Cost:
+def cost_of(repo: Repo) -> Cost:
+    """What pulling an open repository takes."""
     room = room_needed(repo.job.plan, [file.to_fetch for file in repo.files]) + SMALL_FILES_BYTES
     return Cost(fetch=repo.to_fetch - repo.had, disk=repo.job.plan.total_bytes, room=room, had=repo.had)
 
