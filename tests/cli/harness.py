@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -57,7 +58,7 @@ class Home:
             cwd=self.folder,
         )
 
-    def run_here(self, *args: str) -> subprocess.CompletedProcess[str]:
+    def run_here(self, *args: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         """Run `freetoken ARGS` in this very process, which takes a tenth of the time.
 
         For what has been imported already it is too late to read the environment, as huggingface_hub does.
@@ -66,11 +67,13 @@ class Home:
 
         out, err = (TextIOWrapper(BytesIO(), "utf-8") for _ in range(2))
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.dict(os.environ, self.environment, clear=True))
+            stack.enter_context(mock.patch.dict(os.environ, {**self.environment, **environment}, clear=True))
             stack.enter_context(contextlib.chdir(self.folder))
             stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-            stdin = stack.enter_context(open(os.devnull))
-            stack.enter_context(mock.patch.multiple(sys, stdin=stdin, stdout=out, stderr=err))
+            given = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            given.write(stdin)
+            given.seek(0)
+            stack.enter_context(mock.patch.multiple(sys, stdin=given, stdout=out, stderr=err))
             code = run(args)
         texts = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
         return subprocess.CompletedProcess(args, code, *texts)
@@ -80,15 +83,16 @@ class Home:
         return self.start_python(*PROGRAM[1:], *args, **kwargs)
 
     def start_python(self, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
-        """Start this Python with pipes; it hears Ctrl-C even where tests run in the background."""
+        """Start this Python with pipes; it hears Ctrl-C."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [sys.executable, *args]
         return subprocess.Popen(
-            command, text=True, env=self.environment, cwd=self.folder, preexec_fn=_hear_ctrl_c, **{**streams, **kwargs}
+            command, text=True, env=self.environment, cwd=self.folder, preexec_fn=hear_ctrl_c, **{**streams, **kwargs}
         )
 
 
-def _hear_ctrl_c() -> None:
+def hear_ctrl_c() -> None:
+    """For a child's start: tests that run in the background are started with Ctrl-C ignored, and hand that on."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

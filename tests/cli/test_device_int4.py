@@ -42,22 +42,22 @@ def checkpoint_in_order(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.fixture
 def alive(home: Home, checkpoint_in_order: Path) -> Iterator[Home]:
     """A home whose store has it, and whose background server is ended afterwards."""
-    done = home.run("convert", str(checkpoint_in_order), str(home.paths.store / "ordered"))
+    done = home.run_here("convert", str(checkpoint_in_order), str(home.paths.store / "ordered"))
     assert done.returncode == 0, done.stderr
     yield home
-    home.run("stop", "--all")
+    home.run_here("stop", "--all")
 
 
 def test_it_says_on_a_device_what_it_says_on_the_cpu(alive: Home) -> None:
-    on_cpu = alive.run("run", "ordered", "hello", *QUICK, "--device", "cpu")
+    on_cpu = alive.run_here("run", "ordered", "hello", *QUICK, "--device", "cpu")
     assert on_cpu.returncode == 0, on_cpu.stderr
     assert on_cpu.stdout.strip()
-    done = alive.run("run", "ordered", "hello", *QUICK, "--device", "sim", "--experts", "100%", "--verbose")
+    done = alive.run_here("run", "ordered", "hello", *QUICK, "--device", "sim", "--experts", "100%", "--verbose")
     assert done.returncode == 0, done.stderr
     assert done.stdout == on_cpu.stdout
     assert "--experts 100% has no effect: there are no experts that the device could hold." in done.stderr
     assert re.search(r"^misses +0 filled, [1-9]\d* computed on the CPU \(100% of experts\)$", done.stderr, re.M)
-    resized = alive.run("resize", "ordered", "--experts", "4", "--kv", "256")
+    resized = alive.run_here("resize", "ordered", "--experts", "4", "--kv", "256")
     assert resized.returncode == 0, resized.stderr
-    again = alive.run("run", "ordered", "hello", *QUICK, "--device", "sim")
+    again = alive.run_here("run", "ordered", "hello", *QUICK, "--device", "sim")
     assert (again.returncode, again.stdout) == (0, on_cpu.stdout)

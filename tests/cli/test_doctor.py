@@ -25,7 +25,7 @@ def changed(home: Home, checkpoint: Path, config: Change = dict, tensors: Change
 
 
 def examined(home: Home, folder: Path) -> tuple[int, dict[str, Any]]:
-    done = home.run("doctor", str(folder), "--json")
+    done = home.run_here("doctor", str(folder), "--json")
     return done.returncode, json.loads(done.stdout)
 
 
@@ -42,7 +42,7 @@ def test_it_tells_what_a_checkpoint_needs_and_how_large_it_becomes(home: Home, c
     sizes = found["sizes"]
     assert sizes["total_bytes"] == sizes["dense_bytes"] + sizes["bank_bytes"]
     assert sizes["experts"] == 8
-    assert home.run("convert", str(checkpoint), str(home.folder / "made"), "-q").returncode == 0
+    assert home.run_here("convert", str(checkpoint), str(home.folder / "made"), "-q").returncode == 0
     made = sum(
         path.stat().st_size for path in (home.folder / "made").iterdir() if path.suffix in (".bank", ".safetensors")
     )
@@ -54,7 +54,7 @@ def test_a_field_that_nothing_reads_is_a_note(home: Home, checkpoint: Path) -> N
     folder = changed(home, checkpoint, lambda config: {**config, "attention_twist": 3, "router_aux_loss_coef": 0.1})
     code, document = examined(home, folder)
     assert (code, document["checkpoint"]["unread"]) == (0, ["attention_twist"])
-    assert "attention_twist" in home.run("doctor", str(folder)).stdout
+    assert "attention_twist" in home.run_here("doctor", str(folder)).stdout
 
 
 def test_tensors_that_are_missing_and_that_nothing_explains_are_counted_by_pattern(
@@ -100,4 +100,4 @@ def test_a_setting_that_is_refused_is_told(home: Home, checkpoint: Path, field: 
 
 
 def test_what_is_not_there_is_not_found(home: Home) -> None:
-    assert home.run("doctor", "./nowhere").returncode == 3
+    assert home.run_here("doctor", "./nowhere").returncode == 3

@@ -36,7 +36,7 @@ def test_no_key_of_an_account_reaches_an_agent() -> None:
 
 
 def test_a_dry_run_starts_nothing(home: Home) -> None:
-    done = home.run("launch", "claude", "demo", "--dry-run", "--", "-p", "two words")
+    done = home.run_here("launch", "claude", "demo", "--dry-run", "--", "-p", "two words")
     assert (done.returncode, done.stderr) == (0, "")
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8642\n" in done.stdout
     assert done.stdout.endswith("claude -p 'two words'\n")
@@ -49,7 +49,7 @@ def test_what_is_missing_is_said(stored: Home) -> None:
     done = stored.run_here("launch", "clade", "demo", "--dry-run")
     assert (done.returncode, done.stdout) == (3, "")
     assert "claude" in done.stderr
-    done = stored.run("launch", "claude", "tiny", PATH="/nowhere")
+    done = stored.run_here("launch", "claude", "tiny", PATH="/nowhere")
     assert done.returncode == 3
     assert "npm install -g @anthropic-ai/claude-code" in done.stderr
 

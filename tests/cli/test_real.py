@@ -25,7 +25,7 @@ QUICK = ("--greedy", "--max-tokens", "8")
 def alive(stored: Home) -> Iterator[Home]:
     """A home with the model `tiny`, whose background server is ended afterwards."""
     yield stored
-    stored.run("stop", "--all")
+    stored.run_here("stop", "--all")
     assert ours(stored) == []
 
 
@@ -40,46 +40,46 @@ def _free_port() -> int:
 
 
 def test_one_shot_twice_gives_the_same_answer_and_keeps_the_worker(alive: Home) -> None:
-    first = alive.run("run", "tiny", "hello", *QUICK, "--verbose")
+    first = alive.run_here("run", "tiny", "hello", *QUICK, "--verbose")
     assert first.returncode == 0, first.stderr
     assert len(first.stdout.strip()) > 0
     assert re.search(r"^tiny on cpu, \d+ threads, kv ", first.stderr, re.MULTILINE)
     assert re.search(r"^load +\d", first.stderr, re.MULTILINE)
     assert re.search(r"^generated +8 tokens, ", first.stderr, re.MULTILINE)
     (worker,) = _workers(alive)
-    second = alive.run("run", "tiny", "hello", *QUICK, "--verbose")
+    second = alive.run_here("run", "tiny", "hello", *QUICK, "--verbose")
     assert second.stdout == first.stdout
     assert not re.search(r"^load ", second.stderr, re.MULTILINE)
     assert [process.pid for process in _workers(alive)] == [worker.pid]
 
 
 def test_ps_resize_stop(alive: Home) -> None:
-    alive.run("run", "tiny", "hello", *QUICK, "--kv", "512")
-    (model,) = json.loads(alive.run("ps", "--json").stdout)["models"]
+    alive.run_here("run", "tiny", "hello", *QUICK, "--kv", "512")
+    (model,) = json.loads(alive.run_here("ps", "--json").stdout)["models"]
     assert (model["name"], model["device"], model["kv_tokens"]) == ("tiny", "cpu", 512)
-    resized = alive.run("resize", "tiny", "--kv", "1k", "--experts", "2G")
+    resized = alive.run_here("resize", "tiny", "--kv", "1k", "--experts", "2G")
     assert resized.returncode == 0, resized.stderr
     assert " → 1k" in resized.stdout
     assert resized.stderr.count("--experts") == 1
-    too_much = alive.run("resize", "tiny", "--kv", "9000G")
+    too_much = alive.run_here("resize", "tiny", "--kv", "9000G")
     assert too_much.returncode == 4
     assert "--kv" in too_much.stderr
-    (model,) = json.loads(alive.run("ps", "--json").stdout)["models"]
+    (model,) = json.loads(alive.run_here("ps", "--json").stdout)["models"]
     assert model["kv_tokens"] == 1024
-    assert alive.run("stop", "tiny").stdout == "tiny\n"
+    assert alive.run_here("stop", "tiny").stdout == "tiny\n"
     assert _workers(alive) == []
 
 
 def test_experts_on_the_cpu_are_ignored_and_said_once(alive: Home) -> None:
-    done = alive.run("run", "tiny", "hello", *QUICK, "--experts", "64M")
+    done = alive.run_here("run", "tiny", "hello", *QUICK, "--experts", "64M")
     assert done.returncode == 0
     assert done.stderr.count("--experts") == 1
 
 
 def test_explicit_flags_are_matched(alive: Home) -> None:
-    alive.run("run", "tiny", "hello", *QUICK, "--threads", "1")
+    alive.run_here("run", "tiny", "hello", *QUICK, "--threads", "1")
     (worker,) = _workers(alive)
-    other = alive.run("run", "tiny", "hello", *QUICK, "--threads", "2")
+    other = alive.run_here("run", "tiny", "hello", *QUICK, "--threads", "2")
     assert ", 2 threads," in other.stderr
     assert [process.pid for process in _workers(alive)] != [worker.pid]
 
@@ -94,7 +94,7 @@ def test_two_at_once_share_one_front(alive: Home) -> None:
 
 
 def test_a_too_long_prompt_does_not_fit(alive: Home) -> None:
-    done = alive.run("run", "tiny", "word " * 200, "--context", "128", "--max-tokens", "4")
+    done = alive.run_here("run", "tiny", "word " * 200, "--context", "128", "--max-tokens", "4")
     assert done.returncode == 4
     assert "128" in done.stderr
     assert done.stdout == ""
@@ -162,13 +162,13 @@ def test_serve_prints_an_address_and_a_curl_that_work(alive: Home) -> None:
         )
         with urllib.request.urlopen(request, timeout=30) as response:
             assert json.load(response)["choices"][0]["message"]["role"] == "assistant"
-        assert alive.run("run", "tiny", "hello", *QUICK).returncode == 0
-        (model,) = json.loads(alive.run("ps", "--json").stdout)["models"]
+        assert alive.run_here("run", "tiny", "hello", *QUICK).returncode == 0
+        (model,) = json.loads(alive.run_here("ps", "--json").stdout)["models"]
         assert model["until"] is None
-        second = alive.run("serve", "tiny", "--port", "0")
+        second = alive.run_here("serve", "tiny", "--port", "0")
         assert second.returncode == 1
         assert f"http://127.0.0.1:{port}/v1" in second.stderr
-        assert alive.run("stop", "tiny").stdout == "tiny\n"
+        assert alive.run_here("stop", "tiny").stdout == "tiny\n"
     finally:
         code, err = server.end()
     assert code == 0, err
@@ -180,7 +180,7 @@ def test_serve_prints_an_address_and_a_curl_that_work(alive: Home) -> None:
 
 
 def test_serve_on_a_free_port_in_place_of_an_idle_background_front(alive: Home) -> None:
-    alive.run("run", "tiny", "hello", *QUICK)
+    alive.run_here("run", "tiny", "hello", *QUICK)
     server = Server(alive, "tiny", "--port", "0", "--json", "--allowed-hosts", "box.lan, box")
     rest = server.process.stdout
     assert rest is not None
@@ -201,14 +201,14 @@ def test_serve_refuses_a_taken_port(alive: Home) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        done = alive.run("serve", "tiny", "--port", str(holder.getsockname()[1]))
+        done = alive.run_here("serve", "tiny", "--port", str(holder.getsockname()[1]))
     assert done.returncode == 1
     assert "is taken" in done.stderr
     assert done.stdout == ""
 
 
 def test_serve_in_public_wants_a_key(alive: Home) -> None:
-    refused = alive.run("serve", "tiny", "--host", "0.0.0.0")
+    refused = alive.run_here("serve", "tiny", "--host", "0.0.0.0")
     assert refused.returncode == 2
     assert "FREETOKEN_API_KEY" in refused.stderr
     server = Server(alive, "tiny", "--host", "0.0.0.0", "--port", "0", "--api-key", "secret")
@@ -233,49 +233,49 @@ def test_serve_of_a_model_that_does_not_fit_ends(alive: Home) -> None:
 
 def test_a_killed_front_leaves_nothing_and_the_next_one_starts(alive: Home) -> None:
     """SIGKILL leaves the worker no parent; it goes too, and the next front takes over socket and lock."""
-    alive.run("run", "tiny", "hello", *QUICK)
+    alive.run_here("run", "tiny", "hello", *QUICK)
     for process in ours(alive, "engine.front"):
         process.kill()
     wait_for(lambda: ours(alive) == [])
-    assert alive.run("run", "tiny", "hello", *QUICK).returncode == 0
+    assert alive.run_here("run", "tiny", "hello", *QUICK).returncode == 0
 
 
 def test_a_variable_picks_the_kernels_and_changes_no_word(alive: Home) -> None:
     answers = set()
     for isa in ("scalar", ""):
-        answers.add(alive.run("run", "tiny", "hello", *QUICK, FREETOKEN_ISA=isa).stdout)
-        alive.run("stop", "--all")
+        answers.add(alive.run_here("run", "tiny", "hello", *QUICK, FREETOKEN_ISA=isa).stdout)
+        alive.run_here("stop", "--all")
     assert len(answers) == 1
     assert answers != {""}
-    refused = alive.run("run", "tiny", "hello", *QUICK, FREETOKEN_ISA="mmx")
+    refused = alive.run_here("run", "tiny", "hello", *QUICK, FREETOKEN_ISA="mmx")
     assert refused.returncode == 1
     assert "mmx" in refused.stderr
 
 
 def test_bench_and_probe_print_and_write(alive: Home) -> None:
     plan = ("--prompts", "16", "--depths", "0,32", "--decode-tokens", "4", "--repeat", "2")
-    result = json.loads(alive.run("bench", "tiny", *plan, "--json").stdout)
+    result = json.loads(alive.run_here("bench", "tiny", *plan, "--json").stdout)
     assert result["version"] == 1
     assert [decode["depth"] for decode in result["decodes"]] == [0, 32]
-    table = alive.run("bench", "tiny", *plan)
+    table = alive.run_here("bench", "tiny", *plan)
     assert "decode at 32" in table.stdout
-    assert alive.run("bench", "tiny", "--depths", "100k").returncode == 4
-    assert alive.run("bench", "tiny", "--depths", "many").returncode == 2
+    assert alive.run_here("bench", "tiny", "--depths", "100k").returncode == 4
+    assert alive.run_here("bench", "tiny", "--depths", "many").returncode == 2
 
 
 @pytest.mark.long
 def test_probe_writes_a_profile_that_the_estimate_uses(alive: Home) -> None:
-    document = json.loads(alive.run("probe", "--seconds", "2", "--json").stdout)
+    document = json.loads(alive.run_here("probe", "--seconds", "2", "--json").stdout)
     assert document["version"] == 3
     assert document["profile"] == str(alive.paths.profile)
     assert {entry["codec"] for entry in document["experts"]} >= {"f32", "q4_0", "mxfp4"}
-    estimate = json.loads(alive.run("run", "tiny", "--estimate", "--json").stdout)
+    estimate = json.loads(alive.run_here("run", "tiny", "--estimate", "--json").stdout)
     assert estimate["speed"]["low"] <= estimate["speed"]["expected"] <= estimate["speed"]["high"]
-    picture = alive.run("probe", "tiny", "--seconds", "1")
+    picture = alive.run_here("probe", "tiny", "--seconds", "1")
     assert "Memory reads" in picture.stdout
     assert "f32 64x96" in picture.stdout
     alive.paths.profile.write_text("{")
-    damaged = alive.run("run", "tiny", "--estimate")
+    damaged = alive.run_here("run", "tiny", "--estimate")
     assert damaged.returncode == 0
     assert "damaged" in damaged.stdout
     assert "freetoken probe" in damaged.stdout
@@ -284,12 +284,12 @@ def test_probe_writes_a_profile_that_the_estimate_uses(alive: Home) -> None:
 @pytest.mark.long
 def test_the_demo_from_nothing_to_an_answer(home: Home) -> None:
     try:
-        first = home.run("run", "demo", "What is the capital of France?", "--greedy")
+        first = home.run_here("run", "demo", "What is the capital of France?", "--greedy")
         assert first.returncode == 0, first.stderr
         assert "Paris" in first.stdout
         assert "to fetch" in first.stderr
         began = time.monotonic()
-        again = home.run("run", "demo", "What is the capital of France?", "--greedy", "-q")
+        again = home.run_here("run", "demo", "What is the capital of France?", "--greedy", "-q")
         assert time.monotonic() - began < 10
         assert again.stdout == first.stdout
         child = pexpect.spawn(
@@ -307,9 +307,9 @@ def test_the_demo_from_nothing_to_an_answer(home: Home) -> None:
         child.expect_exact(">>> ")
         child.send("/bye\r")
         child.expect(pexpect.EOF)
-        assert home.run("verify", "demo").returncode == 0
+        assert home.run_here("verify", "demo").returncode == 0
     finally:
-        home.run("stop", "--all")
+        home.run_here("stop", "--all")
 
 
 @pytest.mark.long
@@ -322,12 +322,12 @@ def test_a_pull_that_is_stopped_goes_on(home: Home) -> None:
     running.communicate(timeout=30)
     if running.returncode != 0:
         assert running.returncode == 128 + signal.SIGTERM
-        assert home.run("list", "-q").stdout.split() == ["demo"]
+        assert home.run_here("list", "-q").stdout.split() == ["demo"]
         if partial.exists():  # it may have been stopped between the last step and the end
-            assert "not complete" in home.run("show", "demo").stderr
-    done = home.run("pull", "demo")
+            assert "not complete" in home.run_here("show", "demo").stderr
+    done = home.run_here("pull", "demo")
     assert done.returncode == 0, done.stderr
-    assert home.run("verify", "demo").returncode == 0
+    assert home.run_here("verify", "demo").returncode == 0
     assert os.listdir(home.paths.store) == ["demo"] or ".downloads" in os.listdir(home.paths.store)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pexpect
 import pytest
 
-from tests.cli.harness import PROGRAM, FakeFront, Home, wait_for
+from tests.cli.harness import PROGRAM, FakeFront, Home, hear_ctrl_c, wait_for
 
 PROMPT = ">>> "
 ENTER = "\r"
@@ -26,6 +26,7 @@ class Terminal:
             encoding="utf-8",
             timeout=8,
             dimensions=(40, 200),
+            preexec_fn=hear_ctrl_c,
         )
 
     def expect(self, text: str) -> None:

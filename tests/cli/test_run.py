@@ -27,23 +27,23 @@ def _messages(front: FakeFront) -> list[dict[str, str]]:
 
 
 def test_stdout_is_the_answer_and_stderr_names_device_and_kv(home: Home, ready: FakeFront) -> None:
-    done = home.run("run", "demo", "two words")
+    done = home.run_here("run", "demo", "two words")
     assert (done.returncode, done.stdout) == (0, "TWO WORDS \n")
     assert done.stderr == "demo on cpu, 2 threads, kv 8k (7.81 MiB), context 8192\n"
 
 
 def test_quiet_says_nothing_else(home: Home, ready: FakeFront) -> None:
-    assert home.run("run", "demo", "hello", "-q").stderr == ""
+    assert home.run_here("run", "demo", "hello", "-q").stderr == ""
 
 
 def test_stdin_goes_before_the_prompt(home: Home, ready: FakeFront) -> None:
-    home.run("run", "demo", "Explain this.", stdin="line 1\nline 2\n")
+    home.run_here("run", "demo", "Explain this.", stdin="line 1\nline 2\n")
     assert _messages(ready) == [{"role": "user", "content": "line 1\nline 2\n\nExplain this."}]
 
 
 @pytest.mark.parametrize("args", [[], ["-"]])
 def test_stdin_alone_is_the_prompt(home: Home, ready: FakeFront, args: list[str]) -> None:
-    assert home.run("run", "demo", *args, stdin="hello there\n").stdout == "HELLO THERE \n"
+    assert home.run_here("run", "demo", *args, stdin="hello there\n").stdout == "HELLO THERE \n"
 
 
 def test_characters_that_stdout_lacks_do_not_end_the_answer(home: Home, ready: FakeFront) -> None:
@@ -59,13 +59,13 @@ def test_arguments_are_utf_8_whatever_the_locale(home: Home, ready: FakeFront) -
 
 @pytest.mark.parametrize(("args", "what"), [(["caf\udce9"], "prompt"), (["hi", "--system", "\udcff"], "--system")])
 def test_arguments_that_are_no_text_are_refused(home: Home, ready: FakeFront, args: list[str], what: str) -> None:
-    done = home.run("run", "demo", *args)
+    done = home.run_here("run", "demo", *args)
     assert done.returncode == 2
     assert f"{what} is not UTF-8 text" in done.stderr
 
 
 def test_nothing_to_ask_is_a_usage_error(home: Home, ready: FakeFront) -> None:
-    done = home.run("run", "demo")
+    done = home.run_here("run", "demo")
     assert done.returncode == 2
     assert "There is no prompt." in done.stderr
 
@@ -81,7 +81,7 @@ def test_binary_stdin_is_refused(home: Home, ready: FakeFront) -> None:
 
 def test_sampling_and_system_reach_the_request(home: Home, ready: FakeFront) -> None:
     flags = ["--greedy", "--seed", "3", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--max-tokens", "7"]
-    home.run("run", "demo", "hi", "--system", "Be brief.", *flags)
+    home.run_here("run", "demo", "hi", "--system", "Be brief.", *flags)
     body = ready.requests("/v1/chat/completions")[-1]
     sent = {name: body[name] for name in ("temperature", "seed", "top_k", "top_p", "min_p", "max_tokens")}
     assert sent == {"temperature": 0, "seed": 3, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "max_tokens": 7}
@@ -106,7 +106,7 @@ def test_a_gentle_default_holds_where_nobody_says_how_to_sample(
 ) -> None:
     if generation_config is not None:
         (home.paths.store / "demo/generation_config.json").write_text(json.dumps(generation_config))
-    home.run("run", "demo", "hi", *flags)
+    home.run_here("run", "demo", "hi", *flags)
     body = ready.requests("/v1/chat/completions")[-1]
     assert {
         name: body[name] for name in body if name not in ("model", "messages", "stream", "stream_options")
@@ -114,7 +114,7 @@ def test_a_gentle_default_holds_where_nobody_says_how_to_sample(
 
 
 def test_flags_are_explicit_and_the_environment_gives_defaults(home: Home, ready: FakeFront) -> None:
-    home.run("run", "demo", "hi", "--kv", "16k", FREETOKEN_THREADS="2", FREETOKEN_KV="1k")
+    home.run_here("run", "demo", "hi", "--kv", "16k", FREETOKEN_THREADS="2", FREETOKEN_KV="1k")
     load = ready.requests("/control/load")[0]
     assert load["kv_tokens"] == 16384
     assert load["defaults"]["threads"] == 2
@@ -123,21 +123,21 @@ def test_flags_are_explicit_and_the_environment_gives_defaults(home: Home, ready
 
 
 def test_a_short_keep_alive_begins_after_the_answer(home: Home, ready: FakeFront) -> None:
-    assert home.run("run", "demo", "hi", "--keep-alive", "0").returncode == 0
+    assert home.run_here("run", "demo", "hi", "--keep-alive", "0").returncode == 0
     first, last = ready.requests("/control/load")
     assert first["keep_alive"] >= 5
     assert last == {"model": "demo", "keep_alive": 0}
 
 
 def test_a_keep_alive_that_nobody_typed_is_no_wish_for_a_loaded_model(home: Home, ready: FakeFront) -> None:
-    home.run("run", "demo", "hi")
-    home.run("run", "demo", "hi", FREETOKEN_KEEP_ALIVE="0")
+    home.run_here("run", "demo", "hi")
+    home.run_here("run", "demo", "hi", FREETOKEN_KEEP_ALIVE="0")
     _, second = ready.requests("/control/load")
     assert "keep_alive" not in second
 
 
 def test_verbose_prints_statistics_to_stderr(home: Home, ready: FakeFront) -> None:
-    done = home.run("run", "demo", "hi", "--verbose")
+    done = home.run_here("run", "demo", "hi", "--verbose")
     assert done.stdout == "HI \n"
     for line in (
         "load         250 ms",
@@ -149,23 +149,23 @@ def test_verbose_prints_statistics_to_stderr(home: Home, ready: FakeFront) -> No
 
 
 def test_an_answer_that_is_cut_off_says_so_beside_the_result(home: Home, ready: FakeFront) -> None:
-    cut = home.run("run", "demo", "cut")
+    cut = home.run_here("run", "demo", "cut")
     assert (cut.returncode, cut.stdout) == (0, "CUT \n")
     assert "cut off" in cut.stderr
-    assert "cut off" not in home.run("run", "demo", "whole").stderr
+    assert "cut off" not in home.run_here("run", "demo", "whole").stderr
 
 
 def test_a_converted_model_by_its_path_is_told_where_it_belongs(home: Home) -> None:
     folder = home.folder / "own.ftw"
     folder.mkdir()
     (folder / "ftw.json").write_text("{}")
-    done = home.run("run", str(folder), "hi")
+    done = home.run_here("run", str(folder), "hi")
     assert done.returncode == 2
     assert f"into {home.paths.store}" in done.stderr
 
 
 def test_thinking_is_not_the_answer(home: Home, ready: FakeFront) -> None:
-    done = home.run("run", "demo", "think")
+    done = home.run_here("run", "demo", "think")
     assert done.stdout == "THINK \n"
     assert "let me see\n" in done.stderr
 
@@ -175,7 +175,7 @@ def test_thinking_is_not_the_answer(home: Home, ready: FakeFront) -> None:
     [("fail", "The model's process was killed."), ("die", "ended in the middle of its answer")],
 )
 def test_a_failure_in_mid_stream_is_a_sentence(home: Home, ready: FakeFront, prompt: str, sentence: str) -> None:
-    done = home.run("run", "demo", prompt)
+    done = home.run_here("run", "demo", prompt)
     assert done.returncode == 1
     assert done.stdout == "half an ans\n"
     assert sentence in done.stderr
@@ -183,14 +183,14 @@ def test_a_failure_in_mid_stream_is_a_sentence(home: Home, ready: FakeFront, pro
 
 
 def test_devices_to_come_are_refused(home: Home, ready: FakeFront) -> None:
-    done = home.run("run", "demo", "hi", "--device", "cuda")
+    done = home.run_here("run", "demo", "hi", "--device", "cuda")
     assert done.returncode == 1
     assert "--device cuda" in done.stderr
     assert ready.requests() == []
 
 
 def test_stderr_names_the_device_the_slots_and_the_hit_rate(home: Home, ready: FakeFront) -> None:
-    done = home.run("run", "demo", "hi", "--device", "sim", "--experts", "37%")
+    done = home.run_here("run", "demo", "hi", "--device", "sim", "--experts", "37%")
     assert done.stdout == "HI \n"
     assert done.stderr == (
         "demo on sim, 2 threads, experts 120 slots (37%, 120 MiB), hit rate 84%, kv 8k (7.81 MiB), context 8192\n"
@@ -201,19 +201,19 @@ def test_stderr_names_the_device_the_slots_and_the_hit_rate(home: Home, ready: F
 
 @pytest.mark.parametrize("text", ["0", "0%"])
 def test_no_cache_is_a_wish_too(home: Home, ready: FakeFront, text: str) -> None:
-    home.run("run", "demo", "hi", "--device", "sim", "--experts", text)
+    home.run_here("run", "demo", "hi", "--device", "sim", "--experts", text)
     assert ready.requests("/control/load")[0]["experts"] == "0"
 
 
 def test_contradictions_are_refused(home: Home, ready: FakeFront) -> None:
-    assert home.run("run", "demo", "hi", "--greedy", "--temperature", "1").returncode == 2
-    bad = home.run("run", "demo", "hi", "--top-p", "1.5")
+    assert home.run_here("run", "demo", "hi", "--greedy", "--temperature", "1").returncode == 2
+    bad = home.run_here("run", "demo", "hi", "--top-p", "1.5")
     assert (bad.returncode, "--top-p: 1.5 is outside 0 to 1" in bad.stderr) == (2, True)
-    assert home.run("run", "demo", "hi", "--json").returncode == 2
+    assert home.run_here("run", "demo", "hi", "--json").returncode == 2
 
 
 def test_an_unknown_model_suggests(home: Home, ready: FakeFront) -> None:
-    done = home.run("run", "dmeo", "hi")
+    done = home.run_here("run", "dmeo", "hi")
     assert done.returncode == 3
     assert "Did you mean demo?" in done.stderr
 
@@ -244,7 +244,7 @@ def test_a_folder_named_engine_is_not_taken_for_ours(home: Home, ready: FakeFron
     shadow = home.folder / "engine"
     shadow.mkdir()
     (shadow / "__init__.py").write_text("raise SystemExit('shadowed')")
-    assert home.run("run", "demo", "hi").stdout == "HI \n"
+    assert home.run_here("run", "demo", "hi").stdout == "HI \n"
 
 
 def test_torch_and_numpy_stay_out(home: Home, ready: FakeFront) -> None:
