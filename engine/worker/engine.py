@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from engine.base.errors import FreetokenError, UsageError
 from engine.base.units import parse_experts
@@ -40,6 +41,7 @@ from engine.worker.scheduler import Policy, Scheduler
 from engine.worker.sessions import Sessions
 
 WATCH_SECONDS = 1.0  # between two looks at the device
+GRAMMAR_SECONDS = 0.005  # between two looks at whether a grammar has been read, while there is nothing else to do
 
 
 class Engine:
@@ -62,6 +64,7 @@ class Engine:
         self._scheduler = Scheduler(memory, context.context, policy or model.policy)
         self._sessions = Sessions(model.executor, memory, model.identity, clock)
         self._samplers: dict[Request, Sampler] = {}
+        self._unready: list[Request] = []  # their grammars are being read
         self._grammars = Grammars(model.tokenizer, model.vocab_size)
         self._read_bytes = 0  # weights read by all steps
         self._expert_bytes = 0.0  # the executor's count of those of experts
@@ -100,11 +103,7 @@ class Engine:
         if isinstance(message, Generate):
             return self._answering(message.request, None, lambda: self._generate(message))
         if isinstance(message, Cancel):
-            request = self._scheduler.find(message.request)
-            if request is not None:
-                self._drop(request)
-            else:
-                self._sessions.cancel(message.request)
+            self._cancel(message.request)
             return []
         if isinstance(message, Resize):
             return self._answering(None, message.ticket, lambda: self._resize(message))
@@ -122,6 +121,16 @@ class Engine:
     def close(self) -> None:
         """Before leaving: remove what is half done."""
         self._sessions.close()
+        self._grammars.close()
+
+    def admit(self) -> list[Message]:
+        """Between two steps: begin the requests whose grammars have been read meanwhile."""
+        ready = [request for request in self._unready if self._samplers[request].ready]
+        self._unready = [request for request in self._unready if request not in ready]
+        out: list[Message] = []
+        for request in ready:
+            out += self._answering(request.number, None, partial(self._begin, request))
+        return out
 
     def step(self) -> list[Message]:
         """Compute one batch and choose its tokens; what the front should hear of it."""
@@ -179,10 +188,33 @@ class Engine:
             anchor_runs=message.anchor_runs,
             arrived=self._clock(),
         )
-        self._scheduler.submit(request)
         self._samplers[request] = Sampler(message.sampling, message.prompt, constraint)
+        if not self._samplers[request].ready:
+            self._unready.append(request)
+            return []
+        return self._begin(request)
+
+    def _begin(self, request: Request) -> list[Message]:
+        try:
+            self._samplers[request].check()
+            self._scheduler.submit(request)
+        except FreetokenError:
+            self._samplers.pop(request).close()
+            raise
         self._totals["requests"] += 1
         return [_progress(request)]
+
+    def _cancel(self, number: int) -> None:
+        """Give up a request or a ticket. An unknown or finished one is fine."""
+        unready = next((request for request in self._unready if request.number == number), None)
+        request = self._scheduler.find(number)
+        if unready is not None:
+            self._unready.remove(unready)
+            self._samplers.pop(unready).close()
+        elif request is not None:
+            self._drop(request)
+        else:
+            self._sessions.cancel(number)
 
     def _known(self, token: int) -> bool:
         return 0 <= token < self._model.vocab_size
@@ -220,12 +252,12 @@ class Engine:
         for request in requests:
             assert request.lease is not None
             self._scheduler.discard(request)
-            del self._samplers[request]
+            self._samplers.pop(request).close()
         return [Failed.of(error, request=request.number) for request in requests]
 
     def _drop(self, request: Request) -> None:
         self._scheduler.remove(request)
-        del self._samplers[request]
+        self._samplers.pop(request).close()
 
     def watch(self) -> list[Message]:
         """Between two steps: make way for other programs, or take what they have left. At most once a second."""
@@ -244,8 +276,10 @@ class Engine:
             return []  # the old budget stands, and the next look is a second away
 
     @property
-    def watch_seconds(self) -> float | None:
-        """Seconds until there is something to watch; None: never."""
+    def idle_seconds(self) -> float | None:
+        """Seconds until there is something to watch or to admit; None: never."""
+        if self._unready:
+            return GRAMMAR_SECONDS
         if self._model.watch is None:
             return None
         return max(0.0, self._watched + WATCH_SECONDS - self._clock())
@@ -292,7 +326,7 @@ class Engine:
             **self._totals,
             "read_bytes": self._read_bytes,
             "active": len(self._scheduler.active),
-            "waiting": len(self._scheduler.waiting),
+            "waiting": len(self._scheduler.waiting) + len(self._unready),
             "preemptions": self._scheduler.preemptions,
             "kv_tokens": context.kv_tokens,
             "kv_tokens_held": memory.held("page") * PAGE_TOKENS,

@@ -51,10 +51,11 @@ def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
     link.send([engine.ready()])
     try:
         while True:
-            for message in link.receive(wait=not engine.busy, seconds=engine.watch_seconds):
+            for message in link.receive(wait=not engine.busy, seconds=engine.idle_seconds):
                 if isinstance(message, Stop):
                     return 0
                 link.send(engine.handle(message))
+            link.send(engine.admit())
             if engine.busy:
                 link.send(engine.step())
                 link.send(engine.chore())

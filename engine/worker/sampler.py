@@ -44,6 +44,21 @@ class Sampler:
         self._generated: Counter[int] = Counter()
         self._count = 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether `choose` need not wait until the grammar has been read."""
+        return self._constraint is None or self._constraint.ready
+
+    def check(self) -> None:
+        """Raise UsageError or UnsupportedError about a grammar that cannot be followed."""
+        if self._constraint is not None:
+            self._constraint.check()
+
+    def close(self) -> None:
+        """Forget the grammar. Nothing can be chosen any more."""
+        if self._constraint is not None:
+            self._constraint.close()
+
     def choose(self, logits: Floats) -> Choice:
         """The next token for `logits` [vocab]. Raises when they are not numbers; this request is then lost."""
         if not np.isfinite(logits.max()):  # max passes NaN on

@@ -92,7 +92,7 @@ class Scheduler:
                 f"The prompt has {request.prompt_tokens} tokens; the context holds {self.limit}, the answer included.",
                 "Shorten the prompt, or load the model with a larger --context and --kv.",
             )
-        self.waiting.append(request)
+        bisect.insort(self.waiting, request, key=lambda r: r.number)
 
     def find(self, number: int) -> Request | None:
         """The live request of that number."""

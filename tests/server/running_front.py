@@ -139,6 +139,14 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return False
 
 
+def alive(pid: int) -> bool:
+    """Whether a process has not ended, whoever has or has not asked for its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def start_front(store: Path, runtime: Path, *, script: Path = HERE / "run_front.py", **settings: Any) -> RunningFront:
     """A front that answers; `settings` go into its configuration."""
     config = {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.server.running_front import RunningFront
+from tests.server.running_front import RunningFront, alive, eventually
 
 CITY: dict[str, Any] = {
     "type": "object",
@@ -97,3 +101,37 @@ def test_a_form_that_makes_no_sense_is_refused(front: RunningFront, form: Any, s
     response = httpx.post(f"{front.url}/v1/chat/completions", json=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == said
+
+
+def child_of(worker: int) -> int:
+    """The process that follows the worker's grammars."""
+    (child,) = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
+    return int(child)
+
+
+def test_nothing_that_follows_grammars_outlives_its_worker(own_front: Callable[..., RunningFront]) -> None:
+    front = own_front()
+    for end in (lambda worker: os.kill(worker, signal.SIGKILL), lambda _: front.control("stop", model="fake")):
+        body = {"model": "fake", "messages": told("x"), "max_tokens": 3, "response_format": FORM}
+        assert httpx.post(f"{front.url}/v1/chat/completions", json=body).status_code == 200
+        (worker,) = front.workers()
+        follower = child_of(worker)
+        end(worker)
+        assert eventually(lambda follower=follower: not alive(follower))
+
+
+def test_who_waits_for_a_grammar_can_leave(own_front: Callable[..., RunningFront]) -> None:
+    """While the process that reads it stands still, others are answered, and it counts as waiting until it leaves."""
+    front = own_front()
+    body = {"model": "fake", "messages": told("x"), "max_tokens": 3}
+    formed = {**body, "response_format": FORM}
+    assert httpx.post(f"{front.url}/v1/chat/completions", json=formed).status_code == 200
+    (worker,) = front.workers()
+    follower = child_of(worker)
+    os.kill(follower, signal.SIGSTOP)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{front.url}/v1/chat/completions", json=formed, timeout=1.0)
+    assert httpx.post(f"{front.url}/v1/chat/completions", json=body).status_code == 200
+    assert eventually(lambda: front.stats()["waiting"] == 0)
+    os.kill(follower, signal.SIGCONT)
+    assert httpx.post(f"{front.url}/v1/chat/completions", json=formed).status_code == 200

@@ -18,17 +18,10 @@ import httpx
 import openai
 import pytest
 
-from tests.server.running_front import HERE, RunningFront, eventually, start_front
+from tests.server.running_front import HERE, RunningFront, alive, eventually, start_front
 
 GOOD: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 OwnFront = Callable[..., RunningFront]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def begin_stream(front: RunningFront, model: str = "fake") -> Any:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import string
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import httpx
 import pytest
 
 from tests.server.load_rig import FRONT, Crowd, letters, long_store, until
 from tests.server.running_front import RunningFront, start_front
+from tests.turns.served import make_store, write_bytes_tokenizer
+from tests.unit.fake_executor import VOCAB
 
 KINDS = ("attention", "delta-net", "window")
 WAIT = 0.3  # seconds that a long prompt may add to the time between two tokens of a stream
@@ -20,6 +26,7 @@ STREAMS = 4
 LONG_PROMPT = 20_000
 ATTEMPTS = 6  # a machine with other work to do takes the processor away for longer than that
 CONTEXT = 2048
+VOCABULARY = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +129,62 @@ def test_who_still_fits_is_answered_to_the_last_token(front: RunningFront) -> No
     answer = httpx.post(f"{front.url}/v1/completions", json=body, timeout=60).json()
     assert answer["usage"]["completion_tokens"] == 1
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.fixture(scope="module")
+def wordy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFront]:
+    """A front over a model with a real vocabulary's number of tokens."""
+    store = make_store(tmp_path_factory.mktemp("wordy"), ["attention"], VOCABULARY, write_words)
+    with tempfile.TemporaryDirectory(prefix="ft-") as folder:
+        running = start_front(store, Path(folder), script=FRONT)
+        yield running
+        assert running.stop() == 0
+
+
+def write_words(folder: Path) -> None:
+    """The tokens of `write_bytes_tokenizer`, and made-up words that fill the vocabulary."""
+    write_bytes_tokenizer(folder)
+    path, random = folder / "tokenizer.json", Random(1)
+    content = json.loads(path.read_text())
+    words = content["model"]["vocab"]
+    count, ids = len(words), iter(range(VOCAB, VOCABULARY))
+    while len(words) < count + VOCABULARY - VOCAB:
+        word = "".join(random.choices(string.ascii_lowercase, k=random.randint(3, 9)))
+        if word not in words:
+            words[word] = next(ids)
+    path.write_text(json.dumps(content))
+
+
+async def beside_a_grammar(crowd: Crowd) -> tuple[float, float, float]:
+    """Seconds: the longest wait of a stream for its next token before the first grammar came, and while the vocabulary
+    was read for it; and how long that took."""
+    await asyncio.to_thread(crowd.front.control, "stop", model=crowd.model)
+    listener, streaming = crowd.ask(letters(1, 50), 8000)
+    await until(lambda: len(listener.texts) > 100)
+    count = len(listener.texts)
+    began = time.monotonic()
+    body = {**crowd.body(letters(2, 50), 0), "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    del body["prompt"]
+    form = {"response_format": {"type": "json_object"}}
+    answer = await asyncio.to_thread(
+        httpx.post, f"{crowd.front.url}/v1/chat/completions", json={**body, **form}, timeout=60
+    )
+    took = time.monotonic() - began
+    assert answer.json()["choices"][0]["message"]["content"] in ("", " ", "{")
+    assert not listener.over
+    own, beside = max(waits(listener.arrivals[20:count])), max(waits(listener.arrivals[count - 1 :]))
+    listener.leave()
+    await streaming
+    return own, beside, took
+
+
+def test_a_stream_hardly_waits_while_a_vocabulary_is_read(wordy: RunningFront) -> None:
+    crowd, seen = Crowd(wordy, "attention"), []
+    for _ in range(ATTEMPTS):
+        own, beside, took = asyncio.run(beside_a_grammar(crowd))
+        seen.append(f"{own * 1e3:.0f} ms alone, {beside * 1e3:.0f} ms beside a grammar that came after {took:.1f} s")
+        assert took > WAIT, "read at once, this vocabulary would hold nobody up"
+        if beside <= own + WAIT / 2:
+            break
+    print(*seen, sep="\n")
+    assert beside <= own + WAIT / 2, seen

@@ -218,7 +218,7 @@ def test_experts_make_way_for_other_programs_and_come_back() -> None:
     free = 50_000
     watch = DeviceWatch(model.planner, lambda: (TOTAL, free), model.budget, patient)
     engine = Engine(replace(model, watch=watch), clock=lambda: now)
-    assert engine.watch_seconds == pytest.approx(1.0)
+    assert engine.idle_seconds == pytest.approx(1.0)
 
     def pass_seconds(seconds: int) -> list[Resized]:
         nonlocal now
