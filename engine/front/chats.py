@@ -47,7 +47,7 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
     begun = _end_of_thinking(form, part) + forced_beginning(form, use.forced)
     ids = (*prompt.ids, *text.encode_prompt(begun, add_special=False))
     parallel = use.parallel and use.forced == ""
-    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, _call_grammar(form, use))
+    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, _call_grammar(form, use, parallel))
 
 
 def _end_of_thinking(form: AnswerFormat, part: Part) -> str:
@@ -69,14 +69,17 @@ def _before_text(text: Text, form: AnswerFormat, part: Part) -> tuple[int, ...]:
     return tuple(text.encode_prompt(before, add_special=False))
 
 
-def _call_grammar(form: AnswerFormat, use: ToolUse) -> Grammar | None:
-    """What the rest of a call has to look like that has been begun; None where that is no JSON."""
+def _call_grammar(form: AnswerFormat, use: ToolUse, parallel: bool) -> Grammar | None:
+    """What the rest of a call has to look like that has been begun; None where that is no JSON.
+
+    Unless others may follow it, the answer ends with the arguments: a weak model would write on instead of closing it.
+    """
     schemas = use.schemas or {}
     if form.calls is not None and not form.calls.reader.quotes:
         return None
     if use.named:
-        return Grammar(arguments_grammar(schemas[use.choice]), then_free=True)
+        return Grammar(arguments_grammar(schemas[use.choice]), then_free=parallel)
     beginning = (form.channels or form.calls).forced.partition(NAME)[2]  # type: ignore[union-attr]
     if any(marker in beginning for marker in form.markers):
         return None  # control tokens, which no grammar of text spells
-    return Grammar(call_grammar(beginning, schemas), then_free=True)
+    return Grammar(call_grammar(beginning, schemas), then_free=parallel)

@@ -32,12 +32,11 @@ def ask(front: RunningFront, messages: list[Any], **options: Any) -> anthropic.t
     options = {"model": "scripted", "max_tokens": 400, **options}
     whole = client(front).messages.create(messages=messages, **options)
     with client(front).messages.stream(messages=messages, **options) as stream:
-        for _ in stream:
-            pass
+        (counts,) = (event.model_dump() for event in stream if event.type == "message_delta")
         streamed = stream.get_final_message()
     assert [without_id(block) for block in streamed.content] == [without_id(block) for block in whole.content]
     assert (streamed.stop_reason, streamed.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
-    assert streamed.usage.output_tokens == whole.usage.output_tokens
+    assert streamed.usage.output_tokens == whole.usage.output_tokens == counts["statistics"]["generated_tokens"]
     return whole
 
 

@@ -55,7 +55,8 @@ class MessageShape:
 
     def closing(self, tally: Tally) -> Sequence[Json]:
         delta = {"stop_reason": _reason(self._last), "stop_sequence": self._last.stopped}
-        return [{"type": "message_delta", "delta": delta, "usage": _usage(tally)}, {"type": "message_stop"}]
+        counts = {"usage": _usage(tally), "statistics": tally.statistics()}
+        return [{"type": "message_delta", "delta": delta, **counts}, {"type": "message_stop"}]
 
     def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
         thought = "".join(piece.thought for piece in pieces)
