@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,6 +60,27 @@ class LlamaCpp:
         tokens = stored["tokens"].reshape(-1).astype(np.int32)
         return tokens, stored["logits"].reshape(len(tokens), -1)
 
+    @contextmanager
+    def serve(self, model: Path, folder: Path, template: str, context: int, threads: int = 2) -> Iterator[str]:
+        """The URL of a llama-server with a chat template, started as a person at home does; its log is in `folder`.
+
+        The context has room for `context` tokens of all conversations together. Templates are told not to think.
+        """
+        file, port = folder / "template.jinja", _free_port()
+        file.write_text(template)
+        options = ["-m", model, "-c", context, "-t", threads, "--port", port, "--jinja", "--chat-template-file", file]
+        options += ["--reasoning-format", "none", "--chat-template-kwargs", '{"enable_thinking": false}']
+        command = [str(part) for part in (self.programs / "llama-server", *options)]
+        with open(folder / "llama-server.log", "wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            try:
+                url = f"http://127.0.0.1:{port}"
+                _wait_for(url, process)
+                yield url
+            finally:
+                process.terminate()
+                process.wait(20)
+
     def _rate(self, model: Path, threads: int, *options: str) -> float:
         output = self._run("llama-bench", "-m", str(model), "-t", str(threads), "-r", "1", "-o", "json", *options)
         (result,) = json.loads(output)
@@ -65,3 +91,23 @@ class LlamaCpp:
         if done.returncode:
             raise SystemExit(f"{program} failed ({done.returncode}):\n{done.stderr[-2000:]}")
         return done.stdout
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Until the server answers; SystemExit where it does not."""
+    for _ in range(600):
+        if process.poll() is not None:
+            break
+        try:
+            if httpx.get(f"{url}/health", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise SystemExit("llama-server does not start; its log is in the temporary folder")

@@ -10,30 +10,21 @@ Models are tiny and random, of every kind of layer; their tokenizer is SmolLM2's
 from __future__ import annotations
 
 import argparse
-import json
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 import engine.front
-from engine.files.source_file import LocalFile
-from engine.files.sources.gguf.header import read_gguf_header
-from engine.text.gguf_tokenizer import write_tokenizer
 from engine.text.text import Text
 from tests.bench.llama_cpp import LlamaCpp
-from tests.bench.random_moe import smollm2_gguf
 from tests.server.running_front import start_front
 from tests.turns.scripts import SCRIPTS, Message
-from tests.turns.served import MODELS, TEMPLATE, Talker, make_store, sayable
+from tests.turns.served import MODELS, TEMPLATE, Talker, make_store, sayable, write_smollm2
 from tests.turns.talking import Turn, request, talk
 
 SMOLLM2_VOCABULARY = 49152
@@ -81,8 +72,8 @@ def main() -> None:
                     ours = talk(script, talker.ask, talker.encode)
                     theirs = None
                     if peer is not None and file is not None:
-                        with llama_server(peer, file, folder, talker) as served:
-                            theirs = talk(script, served.ask, talker.encode)
+                        with peer.serve(file, folder, TEMPLATE, CONTEXT) as url:
+                            theirs = talk(script, Peer(url, talker.text, talker.tokens).ask, talker.encode)
                     print(row(script, model, ours, theirs), flush=True)
         finally:
             front.stop()
@@ -96,14 +87,6 @@ def row(script: str, model: str, ours: Sequence[Turn], theirs: Sequence[Turn] | 
     worst = max(turn.excess for turn in ours)
     other = "" if theirs is None else f"{sum(turn.computed for turn in theirs):,}"
     return f"| {script} | {model} | {prompts:,} | {ideal:,} | {computed:,} | +{worst} | {other} |"
-
-
-def write_smollm2(folder: Path) -> None:
-    """SmolLM2's tokenizer, and our template."""
-    with closing(LocalFile(smollm2_gguf())) as file:
-        write_tokenizer(read_gguf_header(file).metadata, folder)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
 
 
 def to_gguf(converter: Path, checkpoint: Path) -> Path | None:
@@ -122,42 +105,6 @@ def to_gguf(converter: Path, checkpoint: Path) -> Path | None:
             return file
     print(f"llama.cpp cannot convert {checkpoint.name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
     return None
-
-
-@contextmanager
-def llama_server(peer: LlamaCpp, file: Path, folder: Path, talker: Talker) -> Iterator[Peer]:
-    """A server of its own, with room for one conversation, as a person at home starts it."""
-    template = folder / "template.jinja"
-    template.write_text(TEMPLATE)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    options: list[Any] = ["-m", file, "-c", CONTEXT, "--port", port, "--jinja", "--chat-template-file", template]
-    options += ["--reasoning-format", "none", "-t", "2"]
-    with open(folder / "llama-server.log", "wb") as log:
-        command = [str(part) for part in (peer.programs / "llama-server", *options)]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            wait_for(url, process)
-            yield Peer(url, talker.text, talker.tokens)
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Until the server answers; SystemExit where it does not."""
-    for _ in range(600):
-        if process.poll() is not None:
-            break
-        try:
-            if httpx.get(f"{url}/health", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise SystemExit("llama-server does not start; its log is in the temporary folder")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.files.conversion.convert import convert
+from engine.files.source_file import LocalFile
+from engine.files.sources.gguf.header import read_gguf_header
 from engine.text.gguf_tokenizer import write_tokenizer
 from engine.text.text import Text
+from tests.bench.random_moe import smollm2_gguf
 from tests.parity.cases import CASES, Case
 from tests.parity.tiny import save
 from tests.server.running_front import IM_END, RunningFront, make_tokenizer
@@ -23,6 +27,11 @@ TEMPLATE = """
 {%- for message in messages %}
     {%- if message.role == 'user' %}{% set last.question = loop.index0 %}{% endif %}
 {%- endfor %}
+{%- if tools %}
+    {{- '<|im_start|>system\\nTools:\\n' }}
+    {%- for tool in tools %}{{- tool | tojson + '\\n' }}{% endfor %}
+    {{- 'Call one as <tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call><|im_end|>\\n' }}
+{%- endif %}
 {%- for message in messages %}
     {%- if message.role == 'tool' %}
         {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
@@ -31,7 +40,12 @@ TEMPLATE = """
         {%- if message.reasoning_content and loop.index0 > last.question %}
             {{- '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}
         {%- endif %}
-        {{- message.content + '<|im_end|>\\n' }}
+        {{- message.content or '' }}
+        {%- for call in message.tool_calls or [] %}
+            {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments | tojson + '}\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
     {%- else %}
         {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
     {%- endif %}
@@ -41,7 +55,7 @@ TEMPLATE = """
     {%- if enable_thinking %}{{- '<think>\\n' }}{% endif %}
 {%- endif %}
 """
-"""Marks turns by control tokens, thinking and tool results by words."""
+"""Marks turns by control tokens, thinking, calls and their results by words."""
 
 WORDS = ("system", "user", "assistant", "<tool_response>", "</tool_response>", "<think>", "</think>")
 """Single tokens in every real tokenizer, or nearly; the header of a turn is as long as there."""
@@ -68,6 +82,14 @@ def write_bytes_tokenizer(folder: Path) -> None:
     make_tokenizer(WORDS).save(str(folder / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def write_smollm2(folder: Path) -> None:
+    """SmolLM2's tokenizer, and our template."""
+    with closing(LocalFile(smollm2_gguf())) as file:
+        write_tokenizer(read_gguf_header(file).metadata, folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
 
 
 def make_store(
