@@ -10,7 +10,8 @@ FAMILY      ?=
 PEERS_VENV  ?= $(BUILD)/peers-venv
 GPU_EXTRA   ?= cuda12
 CANDIDATES   = python3 python3.13 python3.12 python3.11 python3.14 python
-COMPUTING    = tests/unit tests/parity tests/gpu
+SHARED       = --numprocesses=$(JOBS) --dist=loadgroup
+TIMED        = tests/cli tests/server
 SANITIZERS   = address,undefined thread
 
 BIN         := $(VENV)/bin
@@ -22,7 +23,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test test-all test-agents test-browser parity support lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
+.PHONY: help setup run test test-all test-long test-agents test-browser parity support lint bench bench-kernels bench-peers bench-quality sanitize gpu-check native clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,11 +40,11 @@ run: setup  ## fetch the demo model and answer one prompt (MODEL=, PROMPT=)
 
 native: setup  ## rebuild the C++ part after an edit (incremental)
 
-# What computes alone is shared out; what talks to processes, terminals and clocks runs by itself.
+# The processors share the tests; those that measure time run by themselves.
 test: $(STAMPS)/test  ## the default tests (ARGS= for pytest, which then runs them in one process)
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -m "not long" --numprocesses=$(JOBS) --dist=loadgroup $(COMPUTING)
-	$(BIN)/python -m pytest -m "not long" $(COMPUTING:%=--ignore=%)
+	$(BIN)/python -m pytest -m "not long and not clock" $(SHARED)
+	$(BIN)/python -m pytest -m "not long and clock" $(TIMED)
 else
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
 endif
@@ -51,15 +52,19 @@ endif
 test-all: $(STAMPS)/test  ## every test, the long ones too
 	$(BIN)/python -m pytest $(ARGS)
 
+test-long: $(STAMPS)/test  ## the long tests alone, those of agents and of the browser excepted
+	$(BIN)/python -m pytest -m "long and not clock" --ignore=tests/agents --ignore=tests/browser $(SHARED)
+	$(BIN)/python -m pytest -m "long and clock" $(TIMED)
+
 parity: $(STAMPS)/test  ## our executors against transformers; FAMILY= prints how near one is, layer by layer
 ifeq ($(FAMILY),)
-	$(BIN)/python -m pytest tests/parity --numprocesses=$(JOBS) --dist=loadgroup $(ARGS)
+	$(BIN)/python -m pytest tests/parity $(SHARED) $(ARGS)
 else
 	$(BIN)/python -m tests.parity $(FAMILY)
 endif
 
 support: $(STAMPS)/test  ## write the tables of docs/support.md anew, out of a run of the parity tests and measurements
-	$(BIN)/python -m pytest tests/parity --numprocesses=$(JOBS) --dist=loadgroup --support-report=$(BUILD)/support.json
+	$(BIN)/python -m pytest tests/parity $(SHARED) --support-report=$(BUILD)/support.json
 	$(BIN)/python -m tests.support matrix $(BUILD)/support.json
 	$(BIN)/python -m tests.support numbers
 

@@ -14,6 +14,7 @@ from freetoken_cli.chat import Message
 
 _FORMAT = "freetoken-conversation"
 _VERSION = 1
+_HOW_SAVED = "/save FILE writes one."
 _ROLES = ("user", "assistant")
 
 
@@ -62,23 +63,25 @@ class Conversation:
         try:
             text = read_small_file(path)
         except NotFoundError:
-            raise NotFoundError(f"There is no file {path}.", "/save FILE writes one.") from None
+            raise NotFoundError(f"There is no file {path}.", _HOW_SAVED) from None
         try:
             document = json.loads(text)
             # a lone half of a surrogate pair can be spelled in JSON, but neither be sent nor saved again
             json.dumps(document, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            raise CorruptFileError(f"{path} is not a saved conversation.") from error
+            raise CorruptFileError(f"{path} is not a saved conversation.", _HOW_SAVED) from error
         if not isinstance(document, dict) or document.get("format") != _FORMAT or document.get("version") != _VERSION:
-            raise CorruptFileError(f"{path} is not a conversation that this release can read.")
+            raise CorruptFileError(f"{path} is not a conversation that this release can read.", _HOW_SAVED)
         system, turns = document.get("system"), document.get("messages")
         if not isinstance(system, str) or not isinstance(turns, list):
-            raise CorruptFileError(f"{path} is damaged: it lacks its messages.")
+            raise CorruptFileError(f"{path} is damaged: it lacks its messages.", _HOW_SAVED)
         conversation = Conversation(system)
         for turn in turns:
             match turn:
                 case {"role": str(role), "content": str(content)} if role in _ROLES:
                     conversation.add(role, content)
                 case _:
-                    raise CorruptFileError(f"{path} is damaged: message {len(conversation.turns) + 1} is not one.")
+                    raise CorruptFileError(
+                        f"{path} is damaged: message {len(conversation.turns) + 1} is not one.", _HOW_SAVED
+                    )
         return conversation

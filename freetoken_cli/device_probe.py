@@ -160,4 +160,6 @@ def draw_curve(profile: Profile, path: Path) -> None:
     try:
         figure.savefig(path, dpi=110)
     except OSError as error:
-        raise FreetokenError(f"The plot could not be written to {path}: {error.strerror}.") from error
+        raise FreetokenError(
+            f"The plot could not be written to {path}: {error.strerror}.", "Choose another place: --plot FILE"
+        ) from error

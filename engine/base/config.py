@@ -153,7 +153,9 @@ def read_config_file(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise UsageError(f"The config file {path} cannot be read: {error.strerror}.") from error
+        raise UsageError(
+            f"The config file {path} cannot be read: {error.strerror}.", "Check who may read it."
+        ) from error
 
     import tomllib
 
@@ -168,7 +170,9 @@ def read_config_file(path: Path) -> dict[str, str]:
             hint = f"Did you mean {close[0]}?" if close else f"It knows {', '.join(_BY_NAME)}."
             raise UsageError(f"The config file {path} sets {name!r}, which is no setting.", hint)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise UsageError(f"{name} in {path} must be a string or a number, not {type(value).__name__}.")
+            raise UsageError(
+                f"{name} in {path} must be a string or a number, not {type(value).__name__}.", "Correct it there."
+            )
         values[name] = str(value)
     return values
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from engine.base.errors import ON_THE_CPU
+
 _PACKAGES = ("cupy", "triton")
 
 
@@ -25,10 +27,10 @@ def missing_for_cuda(
     try:
         driver = ctypes.CDLL(library)
     except OSError:
-        return Missing(f"there is no NVIDIA driver here ({library})", "Run on the processor: --device cpu")
+        return Missing(f"there is no NVIDIA driver here ({library})", ON_THE_CPU)
     count = ctypes.c_int()
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
-        return Missing("the NVIDIA driver finds no GPU", "Run on the processor: --device cpu")
+        return Missing("the NVIDIA driver finds no GPU", ON_THE_CPU)
     absent = [name for name in _PACKAGES if not has_package(name)]
     if absent:
         return Missing(

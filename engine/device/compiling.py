@@ -12,7 +12,7 @@ import platformdirs
 import xxhash
 from cupy_backends.cuda.libs import nvrtc
 
-from engine.base.errors import FreetokenError
+from engine.base.errors import ON_THE_CPU, FreetokenError
 from engine.device.kernels import KernelSignature
 from engine.device.sources import find_sources
 
@@ -55,7 +55,8 @@ class Compiler:
             code = bytes(nvrtc.getCUBIN(program))
         except nvrtc.NVRTCError as error:
             raise FreetokenError(
-                f"{kernel.file} does not compile for {self._architecture}: {nvrtc.getProgramLog(program)}"
+                f"{kernel.file} does not compile for {self._architecture}: {nvrtc.getProgramLog(program)}",
+                ON_THE_CPU,
             ) from error
         finally:
             nvrtc.destroyProgram(program)

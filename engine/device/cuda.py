@@ -18,7 +18,7 @@ from cupy.cuda import function as cupy_function
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from engine.base.errors import FreetokenError, NoRoomError
+from engine.base.errors import ON_THE_CPU, FreetokenError, NoRoomError
 from engine.base.units import format_size
 from engine.device import libcuda
 from engine.device.block_moves import BlockMover
@@ -41,6 +41,7 @@ from engine.device.kernels import KernelSignature, signature
 _CHUNK = 16 << 20  # of mapped memory: a pool of 40 GB is mapped in a few thousand calls
 _STATIC_SHARED = 48 << 10  # more dynamic shared memory has to be asked for
 _OUT_OF_MEMORY = 2
+_AFTER_A_FAULT = f"Try again. Does it come back? {ON_THE_CPU}"
 _HOST_FLAGS = runtime.hostAllocMapped | runtime.hostAllocPortable
 _REGISTER_FLAGS = 1 | 2  # portable, mapped
 
@@ -208,9 +209,7 @@ class CudaDriver:
             runtime.setDevice(device)
             properties = runtime.getDeviceProperties(device)
         except runtime.CUDARuntimeError as error:
-            raise FreetokenError(
-                f"GPU {device} cannot be used: {_reason(error)}.", "Run on the processor: --device cpu"
-            ) from None
+            raise FreetokenError(f"GPU {device} cannot be used: {_reason(error)}.", ON_THE_CPU) from None
         self._device = device
         self.description = properties["name"].decode()
         self.uuid = f"GPU-{bytes(properties['uuid']).hex()}" if "uuid" in properties else _bus_id(device)
@@ -329,7 +328,9 @@ class CudaDriver:
         try:
             stream.stream.synchronize()
         except runtime.CUDARuntimeError as error:
-            raise FreetokenError(f"The GPU failed in the middle of a step: {_reason(error)}.") from error
+            raise FreetokenError(
+                f"The GPU failed in the middle of a step: {_reason(error)}.", _AFTER_A_FAULT
+            ) from error
 
     def waits_on_memory(self) -> bool:
         """Whether graphs of this device can write and wait for values: an old driver's cannot."""
@@ -374,7 +375,7 @@ def _reason(error: Exception) -> str:
 
 def _no_room(error: Exception, size: int) -> Exception:
     if isinstance(error, runtime.CUDARuntimeError) and error.status != _OUT_OF_MEMORY:
-        return FreetokenError(f"The GPU refused {format_size(size)} of memory: {_reason(error)}.")
+        return FreetokenError(f"The GPU refused {format_size(size)} of memory: {_reason(error)}.", _AFTER_A_FAULT)
     free, _ = runtime.memGetInfo()
     return NoRoomError(
         f"The GPU has {format_size(int(free))} free, and {format_size(size)} are needed.",

@@ -16,6 +16,7 @@ from engine.device.driver import CannotPinError
 
 PAGE = 4096
 ALIGNMENT = 256
+_LESS = "Close other programs, or ask for less: --experts, --kv"
 
 
 class Region(Protocol):
@@ -113,7 +114,7 @@ class Lease:
             self._memory.map(self._memory.size)
         except MemoryError as error:
             account.change(-self._taken)
-            raise NoRoomError(f"The system has no {format_size(size)} of memory to give.") from error
+            raise NoRoomError(f"The system has no {format_size(size)} of memory to give.", _LESS) from error
         self.address = self._memory.address
         self._live = True
         book.add(self)
@@ -161,7 +162,7 @@ class SlotRange:
             self._memory.map(wanted)
         except MemoryError as error:
             self._account.change(-change)
-            raise NoRoomError(f"The system has no {format_size(change)} of memory to give.") from error
+            raise NoRoomError(f"The system has no {format_size(change)} of memory to give.", _LESS) from error
 
     def free(self) -> None:
         if self._live:

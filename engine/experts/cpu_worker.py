@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine import _native
-from engine.base.errors import BusyError, FreetokenError, UnsupportedError
+from engine.base.errors import ON_THE_CPU, BusyError, FreetokenError, UnsupportedError
 from engine.device.driver import Driver
 from engine.experts.slot_products import Activation
 from engine.files.ftw.opening import Bank
@@ -53,7 +53,7 @@ class CpuWorker:
             )
         except ValueError as error:
             self._box.free()
-            raise UnsupportedError(f"The CPU cannot run this model's experts: {error}.") from error
+            raise UnsupportedError(f"The CPU cannot run this model's experts: {error}.", ON_THE_CPU) from error
         except BaseException:
             self._box.free()
             raise

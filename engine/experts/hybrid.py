@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import FreetokenError, UnsupportedError
+from engine.base.errors import ON_THE_CPU, FreetokenError, UnsupportedError
 from engine.device.driver import Driver, Event, Grid, Stream
 from engine.device.gated_units import GLU_KINDS
 from engine.experts.bank_on_device import BankOnDevice
@@ -153,7 +153,7 @@ class HybridExperts:
         shapes = [RecordShape.of(bank.bank) for bank in banks]
         self._hidden = shapes[0].hidden
         if any(shape.hidden != self._hidden for shape in shapes):
-            raise UnsupportedError("A device runs experts of one width alone, and this model has several.")
+            raise UnsupportedError("A device runs experts of one width alone, and this model has several.", ON_THE_CPU)
         activations = _activations(ops)
         self._driver = driver
         self._top_k = top_k
@@ -337,7 +337,7 @@ def _activations(ops: Sequence[ExpertsOp]) -> list[Activation]:
     for op in ops:
         name = str(op.attrs["activation"])
         if name not in GLU_KINDS:
-            raise UnsupportedError(f"The device does not know the experts' activation {name}.")
+            raise UnsupportedError(f"The device does not know the experts' activation {name}.", ON_THE_CPU)
         by_layer[int(op.attrs["layer"])] = Activation(name, float(op.attrs["alpha"]), float(op.attrs["limit"]))
     assert sorted(by_layer) == list(range(len(by_layer))), "MoE layers are numbered from 0"
     return [by_layer[layer] for layer in range(len(by_layer))]

@@ -37,7 +37,9 @@ def listen_private(path: Path) -> socket.socket:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise UsageError(f"The socket {path} cannot be made: {error.strerror or error}.") from None
+        raise UsageError(
+            f"The socket {path} cannot be made: {error.strerror or error}.", "Check who may write there."
+        ) from None
     finally:
         os.umask(before)
     listener.listen(_BACKLOG)
@@ -50,7 +52,9 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise UsageError(f"--host {host} is not an address: {error.strerror}.") from None
+        raise UsageError(
+            f"--host {host} is not an address: {error.strerror}.", "Give a name or address of this machine."
+        ) from None
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -70,4 +74,6 @@ def _bind_error(host: str, port: int, error: OSError) -> BusyError | UsageError:
         return BusyError(f"Port {port} on {host} is taken by another program.", "Choose another with --port.")
     if error.errno == errno.EACCES:
         return UsageError(f"Port {port} may not be opened by this user.", "Choose one above 1023 with --port.")
-    return UsageError(f"--host {host} --port {port} cannot be opened: {error.strerror}.")
+    return UsageError(
+        f"--host {host} --port {port} cannot be opened: {error.strerror}.", "Give an address of this machine."
+    )

@@ -24,6 +24,7 @@ from engine.worker.loading import load_model
 from engine.worker.protocol import Sampling, WorkerConfig
 from engine.worker.sampler import Sampler
 
+_ANOTHER = "Name a model whose tokens each choose as many experts."
 QUESTIONS = (
     "Write a Python function that returns the n-th Fibonacci number, and explain how fast it is.",
     "What is photosynthesis, and why does it matter to animals?",
@@ -82,10 +83,11 @@ def trace_header(name: str, manifest: Manifest) -> TraceHeader:
     shapes = {(moe.experts.count, moe.router.top_k) for moe in layers}
     if len(shapes) != 1:
         what = "no experts" if not shapes else "layers whose numbers of experts differ"
-        raise UnsupportedError(f"{name} has {what}, so there is no routing to record.")
+        raise UnsupportedError(f"{name} has {what}, so there is no routing to record.", _ANOTHER)
     if any(moe.zero for moe in layers):
         raise UnsupportedError(
-            f"The routers of {name} may choose experts that compute nothing, and a trace has as many for every token."
+            f"The routers of {name} may choose experts that compute nothing, and a trace has as many for every token.",
+            _ANOTHER,
         )
     ((experts, top_k),) = shapes
     untrained = _untrained(manifest.provenance)
@@ -125,13 +127,16 @@ def record_trace(
     if path.exists():
         raise UsageError(f"{path} is there already.", "Name another file, or remove it.")
     if not path.parent.is_dir():
-        raise NotFoundError(f"There is no folder {path.parent} for {path.name}.")
+        raise NotFoundError(f"There is no folder {path.parent} for {path.name}.", "Make it, or name another file.")
     text = Text.load(folder)
     prompts = [_ids(text, prompt) for prompt in plan.prompts]
     context = max(len(ids) for ids in prompts) + plan.tokens
     known = Spec.from_json(manifest.spec).context_length
     if context > known:
-        raise DoesNotFitError(f"A prompt and its answer take {context} tokens; {folder.name} knows {known}.")
+        raise DoesNotFitError(
+            f"A prompt and its answer take {context} tokens; {folder.name} knows {known}.",
+            "Ask for a shorter one: --tokens",
+        )
     loaded = load_model(replace(config, model=str(folder), kv=KvBudget(tokens=context)))
     executor = cast(RoutedExecutor, loaded.executor)
     executor.record_routing(True)

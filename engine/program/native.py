@@ -50,7 +50,9 @@ class NativeExecutor:
                 max_tokens=max_tokens,
             )
         except ValueError as error:
-            raise UnsupportedError(f"The native executor cannot run this model: {error}.") from error
+            raise UnsupportedError(
+                f"The native executor cannot run this model: {error}.", "freetoken doctor says what can run here."
+            ) from error
         except MemoryError:
             raise no_room(room) from None
 

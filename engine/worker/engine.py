@@ -171,7 +171,10 @@ class Engine:
         # Bounds are checked here because an id out of range would read beyond the embedding.
         strange = next((t for t in (*message.prompt, *message.sampling.logit_bias) if not self._known(t)), None)
         if strange is not None:
-            raise UsageError(f"Token {strange} is not one of the model's {self._model.vocab_size}.")
+            raise UsageError(
+                f"Token {strange} is not one of the model's {self._model.vocab_size}.",
+                "Send ids of this model's tokens.",
+            )
         if message.max_tokens < 1:
             raise UsageError(f"max_tokens is {message.max_tokens}.", "Ask for at least one token.")
         grammar = message.sampling.grammar

@@ -46,7 +46,7 @@ def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
         return error.exit_code
     except Exception as error:
         traceback.print_exc()
-        link.send([Failed.of(FreetokenError(f"{config.model} cannot be loaded: {error!r}."))])
+        link.send([Failed.of(FreetokenError(f"{config.model} cannot be loaded: {error!r}.", "Its log says more."))])
         return 1
     link.send([engine.ready()])
     try:

@@ -95,7 +95,9 @@ class Sessions:
         try:
             if not held.tokens:
                 if len(message.tokens) < PAGE_TOKENS:
-                    raise NotFoundError(f"This conversation is shorter than the {PAGE_TOKENS} tokens that are kept.")
+                    raise NotFoundError(
+                        f"This conversation is shorter than the {PAGE_TOKENS} tokens that are kept.", "Save it later."
+                    )
                 raise NotFoundError(
                     "Nothing of this conversation is in context memory.", "Save it right after an answer."
                 )

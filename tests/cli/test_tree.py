@@ -265,6 +265,7 @@ def test_help_comes_at_once_and_brings_little_along(home: Home) -> None:
     )
 
 
+@pytest.mark.clock
 def test_help_is_quicker_than_three_bare_interpreters_and_a_tenth_of_a_second(home: Home) -> None:
     """0.15 s on a machine that is left alone; on a busy one measured against what Python itself needs there."""
 

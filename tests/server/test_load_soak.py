@@ -23,6 +23,7 @@ TOKENS = 48  # of the longest answer
 ROUNDS = 4
 REQUESTS = 80  # a round
 AT_ONCE = 12
+CROWDED = 70  # tokens of a prompt where as many come at once
 LEAK = 4 << 20  # bytes that a process may gain after the first round
 
 Prompt = tuple[int, ...]
@@ -137,6 +138,16 @@ async def settle(crowd: Crowd) -> tuple[int, list[int]]:
     return crowd.descriptors(), memory(crowd.front)
 
 
+async def crowd_out(crowd: Crowd) -> None:
+    """More at once than the smallest room holds to the end of their answers: some have to stop for others."""
+    await asyncio.to_thread(crowd.front.control, "resize", model=crowd.model, kv_tokens=ROOMS[0])
+    prompts = [letters(1000 + number, CROWDED) for number in range(AT_ONCE)]
+    assert AT_ONCE * CROWDED < ROOMS[0] < AT_ONCE * (CROWDED + TOKENS)
+    heard = await asyncio.gather(*(crowd.ask(prompt, TOKENS)[1] for prompt in prompts))
+    assert (await crowd.stats())["preemptions"] > 0
+    assert [listener.text for listener in heard] == [await crowd.alone(prompt, TOKENS) for prompt in prompts]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,6 +161,7 @@ def test_nothing_leaks_and_every_answer_is_that_of_a_cold_model(front: RunningFr
         for _ in range(ROUNDS):
             await soak(crowd, answers, chance, seen)
             rounds.append(await settle(crowd))
+        await crowd_out(crowd)
         return rounds
 
     rounds = asyncio.run(whole())
@@ -159,6 +171,5 @@ def test_nothing_leaks_and_every_answer_is_that_of_a_cold_model(front: RunningFr
     assert rounds[-1][0] <= descriptors
     assert all(last <= before + LEAK for before, last in zip(first, rounds[-1][1], strict=True)), rounds
     assert min(seen[what] for what in ("reused", "is impatient", "has heard enough", "resized", "refused")) > 0, seen
-    assert stats["preemptions"] > 0
     for other in KINDS:
         front.control("stop", model=other)

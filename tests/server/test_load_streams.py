@@ -71,6 +71,7 @@ def waits(arrivals: Sequence[float]) -> list[float]:
 
 
 @pytest.mark.long
+@pytest.mark.clock
 @pytest.mark.parametrize("kind", KINDS)
 def test_four_streams_hardly_wait_for_a_long_prompt(front: RunningFront, kind: str) -> None:
     front.control("load", model=kind, kv_tokens=32768)

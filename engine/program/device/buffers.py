@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import ON_THE_CPU, UnsupportedError
 from engine.device.driver import Driver
 from engine.files.codecs import align
 from engine.program.executor import Floats
@@ -65,7 +65,7 @@ class DeviceBuffers:
 
     def __getitem__(self, name: str) -> Rows:
         if name not in self._rows:
-            raise UnsupportedError(f"The program names a buffer {name} that it does not have.")
+            raise UnsupportedError(f"The program names a buffer {name} that it does not have.", ON_THE_CPU)
         return self._rows[name]
 
     def read(self, name: str, count: int) -> Floats:
@@ -101,12 +101,12 @@ def routed(program: Program) -> set[str]:
     for op in program.ops:
         misread = op.kind not in READ_IDS and ids.intersection(op.reads)
         if misread or (op.kind != "route" and names.intersection(op.writes)):
-            raise UnsupportedError(f"On a device an operation {op.kind} cannot use what the router writes.")
+            raise UnsupportedError(f"On a device an operation {op.kind} cannot use what the router writes.", ON_THE_CPU)
     return names
 
 
 def _view(name: str, buffer: Buffer, roots: Mapping[str, Rows]) -> Rows:
     root = roots.get(buffer.base)
     if root is None or root.per_row != (buffer.domain == "row") or buffer.offset + buffer.width > root.width:
-        raise UnsupportedError(f"The buffer {name} is no view of {buffer.base}.")
+        raise UnsupportedError(f"The buffer {name} is no view of {buffer.base}.", ON_THE_CPU)
     return replace(root, address=root.address + 4 * buffer.offset, width=buffer.width, offset=buffer.offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import ON_THE_CPU, UnsupportedError
 from engine.experts.hybrid import LayerExperts, MoeBuffers
 from engine.program.device.gate_operations import make_decay, make_gate, make_gated_norm, make_l2_norm, make_relu2
 from engine.program.device.launching import Context, Issue, OpReader
@@ -119,5 +119,7 @@ def _head(program: Program) -> int:
     per_row = [any(program.buffers[name].domain == "row" for name in op.writes) for op in program.ops]
     head = per_row.index(True) if True in per_row else len(per_row)
     if not all(per_row[head:]):
-        raise UnsupportedError("A device treats wanted rows last; this program goes back from them to tokens.")
+        raise UnsupportedError(
+            "A device treats wanted rows last; this program goes back from them to tokens.", ON_THE_CPU
+        )
     return head
