@@ -4,8 +4,6 @@ from __future__ import annotations
 
 ON_THE_CPU = "Run on the processor: --device cpu"
 """The remedy of what a device cannot do: the CPU runs all that this release knows."""
-ANOTHER_COPY = "Pull or convert the model again: its files are not what they should be."
-"""The remedy of a model that opens and is not sound."""
 
 
 class FreetokenError(Exception):

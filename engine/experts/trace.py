@@ -106,8 +106,11 @@ def read_trace(path: Path, partial: bool = False) -> Trace:
     what is there; `cut` then says what is not. Errors: NotFoundError, CorruptFileError, UnsupportedError, each with the
     file and the line.
     """
-    with _lines(path) as lines:
-        header, tokens, cut = _parse(lines, path, partial)
+    try:
+        with _lines(path) as lines:
+            header, tokens, cut = _parse(lines, path, partial)
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, error.remedy or _AGAIN) from error
     requests: dict[str, int] = {}
     for request, _, _ in tokens:
         requests.setdefault(request, len(requests))

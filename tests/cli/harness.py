@@ -74,7 +74,10 @@ class Home:
             given.write(stdin)
             given.seek(0)
             stack.enter_context(mock.patch.multiple(sys, stdin=given, stdout=out, stderr=err))
-            code = run(args)
+            try:
+                code = run(args)
+            except SystemExit as left:  # the parser's completions
+                code = int(left.code or 0)
         texts = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
         return subprocess.CompletedProcess(args, code, *texts)
 

@@ -23,7 +23,7 @@ def test_the_verbs_are_those_promised() -> None:
 
 
 def test_bare_is_short_help_with_three_examples(home: Home) -> None:
-    done = home.run()
+    done = home.run_here()
     assert done.returncode == 0
     assert done.stderr == ""
     examples = re.findall(r"^  .*freetoken .*$", done.stdout, re.MULTILINE)
@@ -33,7 +33,7 @@ def test_bare_is_short_help_with_three_examples(home: Home) -> None:
 
 @pytest.mark.parametrize("args", [[], *([name] for name in NAMES)], ids=["freetoken", *NAMES])
 def test_help_has_examples_first_and_variables_last(home: Home, args: list[str]) -> None:
-    done = home.run(*args, "--help")
+    done = home.run_here(*args, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     sections = re.findall(r"^(\w[\w ]*):", done.stdout, re.MULTILINE)
     assert sections[0] == "Examples"
@@ -46,8 +46,8 @@ def test_help_has_examples_first_and_variables_last(home: Home, args: list[str])
 
 
 def test_short_help_flag(home: Home) -> None:
-    assert home.run("-h").stdout == home.run("--help").stdout
-    assert home.run("list", "-h").stdout == home.run("list", "--help").stdout
+    assert home.run_here("-h").stdout == home.run("--help").stdout
+    assert home.run_here("list", "-h").stdout == home.run("list", "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_short_help_flag(home: Home) -> None:
     ],
 )
 def test_did_you_mean(home: Home, args: list[str], suggestion: str) -> None:
-    done = home.run(*args, stdin="x")
+    done = home.run_here(*args, stdin="x")
     assert done.returncode in (2, 3)
     assert f"Did you mean {suggestion}?" in done.stderr
     assert done.stdout == ""
 
 
 def test_nothing_near_suggests_nothing(home: Home) -> None:
-    done = home.run("zzzzzz")
+    done = home.run_here("zzzzzz")
     assert done.returncode == 2
     assert "Did you mean" not in done.stderr
     assert "freetoken --help" in done.stderr
@@ -92,7 +92,7 @@ def test_aliases_lead_to_verbs() -> None:
     "args", [["run"], ["rm"], ["pull", "demo", "--name"], ["version", "extra"], ["resize", "demo", "--kv"]]
 )
 def test_wrong_usage_is_2_and_names_the_help_page(home: Home, args: list[str]) -> None:
-    done = home.run(*args)
+    done = home.run_here(*args)
     assert done.returncode == 2
     assert f"See freetoken {args[0]} --help." in done.stderr
 
@@ -110,22 +110,22 @@ JSON_COMMANDS = [
 
 @pytest.mark.parametrize("args", JSON_COMMANDS, ids=" ".join)
 def test_json_has_a_version_and_nothing_beside(home: Home, args: list[str]) -> None:
-    document = json.loads(home.run(*args, "--json").stdout)
+    document = json.loads(home.run_here(*args, "--json").stdout)
     assert document["version"] == 1
     assert len(document) > 1
 
 
 def test_the_catalogue_is_listed_in_its_three_forms(home: Home) -> None:
     names = list(read_catalogue())
-    assert home.run("list", "--catalogue", "-q").stdout.split() == names
-    table = home.run("list", "--catalog").stdout.splitlines()
+    assert home.run_here("list", "--catalogue", "-q").stdout.split() == names
+    table = home.run_here("list", "--catalog").stdout.splitlines()
     assert table[0].split() == ["NAME", "SIZE", "PARAMETERS", "ACTIVE", "FORMAT", "LICENCE", "RUNS"]
     rows = {line.split()[0]: line for line in table[1:]}
     assert list(rows) == names
     assert rows["demo"].endswith("yes")
     for name, model in read_catalogue().items():
         assert rows[name].endswith("yes" if model.runs else "not yet")
-    listed = json.loads(home.run("list", "--catalogue", "--json").stdout)["catalogue"]
+    listed = json.loads(home.run_here("list", "--catalogue", "--json").stdout)["catalogue"]
     (gpt,) = [model for model in listed if model["name"] == "gpt-oss-20b"]
     assert gpt["source"] == {"kind": "huggingface", "repo": "openai/gpt-oss-20b", "revision": "main", "file": None}
     assert gpt["runs"] is True
@@ -133,7 +133,7 @@ def test_the_catalogue_is_listed_in_its_three_forms(home: Home) -> None:
 
 
 def test_families(home: Home) -> None:
-    document = json.loads(home.run("doctor", "--families", "--json").stdout)
+    document = json.loads(home.run_here("doctor", "--families", "--json").stdout)
     told = {family["name"]: tuple(family["codecs"]) for family in document["families"]}
     assert told == {family.name: family.tested for family in FAMILIES.values()}  # tests/parity walks the same record
 
@@ -141,11 +141,11 @@ def test_families(home: Home) -> None:
 def test_a_bad_config_file_is_named(home: Home) -> None:
     home.paths.config.parent.mkdir(parents=True)
     home.paths.config.write_text("threds = 2")
-    done = home.run("run", "demo", "hi")
+    done = home.run_here("run", "demo", "hi")
     assert done.returncode == 2
     assert str(home.paths.config) in done.stderr
     assert "threads" in done.stderr
-    assert home.run("doctor").returncode == 1
+    assert home.run_here("doctor").returncode == 1
 
 
 def test_an_internal_error_is_a_sentence_and_debug_shows_the_traceback(home: Home) -> None:
@@ -214,14 +214,14 @@ def test_colours_are_for_terminals_that_want_them(home: Home) -> None:
     assert "\x1b" not in _on_terminal(home, "list", TERM="dumb")
     assert "\x1b" not in _on_terminal(home, "list", "--help", "--no-color")
     assert "\x1b[1m" in _on_terminal(home, "list", "--help")
-    assert "\x1b" not in home.run("list").stdout
+    assert "\x1b" not in home.run_here("list").stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_can_complete(home: Home, shell: str) -> None:
-    script = home.run("--show-completion", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    script = home.run_here("--show-completion", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert script.returncode == 2  # without detection the shell must be named
-    done = home.run("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    done = home.run_here("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert done.returncode == 0
     assert "_FREETOKEN_COMPLETE" in done.stdout
 
@@ -229,7 +229,7 @@ def test_shells_can_complete(home: Home, shell: str) -> None:
 def test_completion_of_verbs_flags_and_models(home: Home) -> None:
     def complete(line: str) -> str:
         words = {"_FREETOKEN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-        return home.run(**words).stdout
+        return home.run_here(**words).stdout
 
     assert complete("freetoken ver").split() == ["verify", "version"]
     assert complete("freetoken run dem").split() == ["demo"]

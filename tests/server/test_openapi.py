@@ -75,7 +75,8 @@ def test_fields_are_described_as_they_are_read() -> None:
 
 
 @pytest.fixture(scope="module")
-def fuzzed(store: Path) -> Iterator[RunningFront]:
+def hasty(store: Path) -> Iterator[RunningFront]:
+    """A front that waits for nobody."""
     with tempfile.TemporaryDirectory(prefix="ft-") as folder:
         running = start_front(
             store,
@@ -87,8 +88,11 @@ def fuzzed(store: Path) -> Iterator[RunningFront]:
 
 
 @pytest.fixture(scope="module")
-def described(fuzzed: RunningFront) -> Any:
-    """The description, about a model that answers at once, in few tokens."""
+def described(front: RunningFront) -> Any:
+    """The description, about a model that answers at once, in few tokens.
+
+    Requests are made up slowly: a front that waited for nobody would close the connection in mid-request.
+    """
     narrowed = copy.deepcopy(document())
     for path, methods in narrowed["paths"].items():
         if "post" not in methods:
@@ -99,7 +103,7 @@ def described(fuzzed: RunningFront) -> Any:
         schema["properties"].update(LENGTHS.get(path, {}))
         schema["required"] = sorted({*schema["required"], "model", *LENGTHS.get(path, ())})
     made = schemathesis.openapi.from_dict(narrowed)
-    made.config.update(base_url=fuzzed.url)
+    made.config.update(base_url=front.url)
     return made
 
 
@@ -156,11 +160,11 @@ def check_scrawls(front: RunningFront, chance: Random, count: int) -> None:
     assert httpx.get(f"{front.url}/health").status_code == 200
 
 
-def test_bytes_that_are_no_request_are_refused_and_let_go_of(fuzzed: RunningFront) -> None:
-    check_scrawls(fuzzed, Random(7), 60)
+def test_bytes_that_are_no_request_are_refused_and_let_go_of(hasty: RunningFront) -> None:
+    check_scrawls(hasty, Random(7), 60)
 
 
 @pytest.mark.long
-def test_many_bytes_that_are_no_request(fuzzed: RunningFront) -> None:
+def test_many_bytes_that_are_no_request(hasty: RunningFront) -> None:
     for seed in range(20):
-        check_scrawls(fuzzed, Random(100 + seed), 60)
+        check_scrawls(hasty, Random(100 + seed), 60)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import ANOTHER_COPY, UnsupportedError
+from engine.base.errors import UnsupportedError
 from engine.device.driver import Driver
 from engine.files.codecs import align
-from engine.files.ftw.opening import Tensor
+from engine.files.ftw.opening import AGAIN, Tensor
 from engine.program.ir import Program
 from engine.spec.layout import ORDER
 
@@ -50,7 +50,7 @@ class DeviceWeights:
         """A matrix by its name."""
         tensor = self._dense[name]
         if tensor.vector:
-            raise UnsupportedError(f"The weight {name} is a vector where a matrix belongs.", ANOTHER_COPY)
+            raise UnsupportedError(f"The weight {name} is a vector where a matrix belongs.", AGAIN)
         ordered = name + ORDER in self._offsets
         order = self._address(name + ORDER) if ordered else 0
         return Matrix(self._address(name), tensor.codec, tensor.rows, tensor.cols, order)
@@ -61,7 +61,7 @@ class DeviceWeights:
             return 0
         tensor = self._dense[name]
         if not tensor.vector or tensor.cols != length:
-            raise UnsupportedError(f"The weight {name} is no vector of {length} values.", ANOTHER_COPY)
+            raise UnsupportedError(f"The weight {name} is no vector of {length} values.", AGAIN)
         return self._address(name)
 
     def length(self, name: str) -> int:
@@ -83,7 +83,7 @@ class DeviceWeights:
 
 def _tensor(dense: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in dense:
-        raise UnsupportedError(f"The model has no weight {name}.", ANOTHER_COPY)
+        raise UnsupportedError(f"The model has no weight {name}.", AGAIN)
     return dense[name]
 
 
@@ -93,7 +93,7 @@ def _order(dense: Mapping[str, Tensor], name: str) -> NDArray[np.int32] | None:
     order = np.frombuffer(tensor.data, np.float32, tensor.cols).astype(np.int32)
     own = np.arange(dense[name].cols, dtype=np.int32)
     if not np.array_equal(np.sort(order), own):
-        raise UnsupportedError(f"The weight {name}{ORDER} does not name every column once.", ANOTHER_COPY)
+        raise UnsupportedError(f"The weight {name}{ORDER} does not name every column once.", AGAIN)
     return None if np.array_equal(order, own) else order
 
 
