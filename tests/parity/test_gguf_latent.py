@@ -52,12 +52,12 @@ def write_gguf(
     checkpoint: Path,
     *,
     split: bool,
-    sigmoid: bool,
+    sigmoid: bool | None,
     latent: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> dict[str, Any]:
     """The f32 checkpoint as llama.cpp's converter writes it, with keys and values apart or not; returns its config.
 
-    Keys and values are quantised to the type `latent`.
+    Keys and values are quantised to the type `latent`. Without `sigmoid` the file does not say how experts score.
     """
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
     tensors = {name: values for file in checkpoint.glob("*.safetensors") for name, values in load_file(file).items()}
@@ -85,7 +85,7 @@ def write_gguf(
     return config
 
 
-def _add_metadata(writer: gguf.GGUFWriter, config: Mapping[str, Any], *, split: bool, sigmoid: bool) -> None:
+def _add_metadata(writer: gguf.GGUFWriter, config: Mapping[str, Any], *, split: bool, sigmoid: bool | None) -> None:
     keys = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -109,7 +109,9 @@ def _add_metadata(writer: gguf.GGUFWriter, config: Mapping[str, Any], *, split: 
     writer.add_expert_shared_count(config["n_shared_experts"])
     writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+    if sigmoid is not None:
+        scores = gguf.ExpertGatingFuncType
+        writer.add_expert_gating_func(scores.SIGMOID if sigmoid else scores.SOFTMAX)
     if config["norm_topk_prob"]:
         writer.add_expert_weights_norm(True)
     if (config.get("n_group") or 1) > 1:
@@ -190,3 +192,7 @@ def test_a_choice_bias_calls_for_sigmoid_scores(models: Models, tmp_path: Path) 
     write_gguf(tmp_path / "m.gguf", models("deepseek_v3").checkpoint, split=True, sigmoid=False)
     with pytest.raises(UnsupportedError, match=r"exp_probs_b\.bias', which deepseek_v2 does not have"):
         open_gguf(tmp_path / "m.gguf")
+    write_gguf(tmp_path / "silent.gguf", models("deepseek_v3").checkpoint, split=True, sigmoid=None)
+    assert open_gguf(tmp_path / "silent.gguf").config["model_type"] == "deepseek_v3"
+    write_gguf(tmp_path / "older.gguf", models("deepseek_v2").checkpoint, split=True, sigmoid=None)
+    assert open_gguf(tmp_path / "older.gguf").config["model_type"] == "deepseek_v2"

@@ -67,6 +67,8 @@ DBRX = Family(
             Source(BLOCK + "ffn.experts.mlp.w1", ("gate",), folded=True),
             Source(BLOCK + "ffn.experts.mlp.v1", ("up",), folded=True),
             Source(BLOCK + "ffn.experts.mlp.w2", ("down",), flipped=True, folded=True),
+            *DECODER,  # GGUF files are presented under the names that others have
+            *EXPERTS,
         ),
         SKIPPED,
     ),

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.source_file import LocalFile, SourceFile
 from engine.files.sources.checkpoint import Checkpoint
 from engine.files.sources.gguf.architectures import ARCHITECTURES
-from engine.files.sources.gguf.architectures.record import SIGMOID_SCORES, WITH_EXPERTS, WITH_SIGMOID, Architecture
+from engine.files.sources.gguf.architectures.record import (
+    CHOICE_BIAS_ENDING,
+    SIGMOID_SCORES,
+    WITH_EXPERTS,
+    WITH_SHARED_EXPERTS,
+    WITH_SIGMOID,
+    Architecture,
+)
 from engine.files.sources.gguf.config import build_config
 from engine.files.sources.gguf.header import MAGIC, READ_TYPES, GgufHeader, read_gguf_header
 from engine.files.sources.gguf.presenting import Stored, present_tensors
@@ -60,7 +66,7 @@ def present_gguf(name: str, files: Sequence[SourceFile]) -> Checkpoint:
     headers = [read_gguf_header(file) for file in files]
     metadata = headers[0].metadata
     path = files[0].path
-    architecture = _architecture(metadata, path)
+    architecture = _architecture(headers, path)
     raw = _file_tensors(headers, files)
     config = build_config(architecture, metadata, raw, path)
     blocks = metadata[f"{metadata['general.architecture']}.block_count"]
@@ -88,15 +94,21 @@ def split_parts(name: str) -> list[str]:
     return [f"{stem}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)]
 
 
-def _architecture(metadata: Mapping[str, Any], path: Path) -> Architecture:
+def _architecture(headers: Sequence[GgufHeader], path: Path) -> Architecture:
+    metadata = headers[0].metadata
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise CorruptFileError(f"{path} does not say what architecture it is of.")
-    key = name
-    if metadata.get(f"{name}.expert_count") and WITH_EXPERTS.format(name=name) in ARCHITECTURES:
-        key = WITH_EXPERTS.format(name=name)
-    if metadata.get(f"{name}.expert_gating_func") == SIGMOID_SCORES and WITH_SIGMOID.format(name=name) in ARCHITECTURES:
-        key = WITH_SIGMOID.format(name=name)
+    scores = metadata.get(f"{name}.expert_gating_func")
+    if scores is None and any(tensor.name.endswith(CHOICE_BIAS_ENDING) for head in headers for tensor in head.tensors):
+        scores = SIGMOID_SCORES  # as files of GLM-4.7-Flash leave it to be guessed
+    held = {
+        WITH_EXPERTS: metadata.get(f"{name}.expert_count"),
+        WITH_SHARED_EXPERTS: metadata.get(f"{name}.expert_shared_feed_forward_length"),
+        WITH_SIGMOID: scores == SIGMOID_SCORES,
+    }
+    names = [name, *(f"{name} {variant}" for variant, holds in held.items() if holds)]
+    key = next((each for each in reversed(names) if each in ARCHITECTURES), name)
     if key not in ARCHITECTURES:
         known = ", ".join(sorted(name for name in ARCHITECTURES if " " not in name))
         raise UnsupportedError(

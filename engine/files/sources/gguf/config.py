@@ -23,6 +23,7 @@ from engine.files.sources.tensors import SourceTensor
 # What models with llama-3 positions are published with, beside their factor: Llama 3 and Llama 4.
 _ORIGINAL = 8192
 _LOW_AND_HIGH = ((1.0, 4.0), (1.0, 1.0))
+_FAR = 1 << 20  # tokens
 _STILL = 1e29  # a frequency divided by so much turns nothing
 
 
@@ -46,6 +47,7 @@ def build_config(
     config.update({name: reader.doubled(key) for name, key in architecture.doubled.items()})
     config.update(_latent_heads(reader, config) if architecture.latent else _heads(architecture, reader, config, path))
     config.update(architecture.constants)
+    config.update(architecture.far if config["max_position_embeddings"] >= _FAR else {})
     words = {name: reader.word(*rule, layers) for name, rule in architecture.words.items()}
     config.update({name: word for name, word in words.items() if word is not None})
     config.update({name: reader.ratio(*keys) for name, keys in architecture.ratios.items()})

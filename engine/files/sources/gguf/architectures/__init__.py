@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from engine.files.sources.gguf.architectures.attending import ATTENDING
 from engine.files.sources.gguf.architectures.biased import BIASED
+from engine.files.sources.gguf.architectures.dense_fused import DENSE_FUSED
 from engine.files.sources.gguf.architectures.gemma import GEMMA
 from engine.files.sources.gguf.architectures.latent import LATENT
 from engine.files.sources.gguf.architectures.local import LOCAL
@@ -21,6 +22,7 @@ __all__ = ["ARCHITECTURES"]
 ARCHITECTURES: Mapping[str, Architecture] = {
     **ATTENDING,
     **BIASED,
+    **DENSE_FUSED,
     **GEMMA,
     **LATENT,
     **LOCAL,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.files.sources.gguf.architectures.record import ONE_ROW, Architecture, Key
 from engine.files.sources.gguf.architectures.shared import (
     ATTENTION,
@@ -10,6 +12,8 @@ from engine.files.sources.gguf.architectures.shared import (
     EXPERT_WIDTH,
     EXPERTS,
     GRANITE,
+    GRANITE_SHARED,
+    GRANITE_SHARED_STACKED,
     GRANITE_STACKED,
     LOCAL_EXPERTS,
     MIXTRAL,
@@ -24,6 +28,15 @@ from engine.files.sources.gguf.architectures.shared import (
 
 _NO_WINDOW = {"use_sliding_window": False}
 _EVERY_LAYER = {"decoder_sparse_step": 1, "mlp_only_layers": [], **_NO_WINDOW}
+_GRANITE_MOE_CONFIG = {**CONFIG, **WIDTH, **LOCAL_EXPERTS, **MULTIPLIERS}
+_QWEN3_MOE = Architecture(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    config={**CONFIG, **WIDTH, **EXPERTS, **EXPERT_WIDTH},
+    stems={**ATTENTION, **QK_NORM, **MOE},
+    constants={"norm_topk_prob": True, **_EVERY_LAYER},
+    flags=ATTENTION_BIAS,
+)
 
 ATTENDING = {
     "llama": Architecture(
@@ -71,14 +84,9 @@ ATTENDING = {
         constants=_NO_WINDOW,
         flags=ATTENTION_BIAS,
     ),
-    "qwen3moe": Architecture(
-        "qwen3_moe",
-        "Qwen3MoeForCausalLM",
-        config={**CONFIG, **WIDTH, **EXPERTS, **EXPERT_WIDTH},
-        stems={**ATTENTION, **QK_NORM, **MOE},
-        constants={"norm_topk_prob": True, **_EVERY_LAYER},
-        flags=ATTENTION_BIAS,
-    ),
+    "qwen3moe": _QWEN3_MOE,
+    # The same for text. What it sees comes in a file of its own.
+    "qwen3vlmoe": replace(_QWEN3_MOE, model_type="qwen3_vl_moe_text", hf_class="Qwen3VLMoeForConditionalGeneration"),
     "olmoe": Architecture(
         "olmoe",
         "OlmoeForCausalLM",
@@ -98,10 +106,22 @@ ATTENDING = {
     "granitemoe": Architecture(
         "granitemoe",
         "GraniteMoeForCausalLM",
-        config={**CONFIG, **WIDTH, **LOCAL_EXPERTS, **MULTIPLIERS},
+        config=_GRANITE_MOE_CONFIG,
         stems={**ATTENTION, **GRANITE},
         flags=ATTENTION_BIAS,
         stacked=GRANITE_STACKED,
+        undo=PAIRS,
+    ),
+    "granitemoe with shared experts": Architecture(
+        "granitemoeshared",
+        "GraniteMoeSharedForCausalLM",
+        config={
+            **_GRANITE_MOE_CONFIG,
+            "shared_intermediate_size": Key("expert_shared_feed_forward_length"),
+        },
+        stems={**ATTENTION, **GRANITE, **GRANITE_SHARED},
+        flags=ATTENTION_BIAS,
+        stacked={**GRANITE_STACKED, **GRANITE_SHARED_STACKED},
         undo=PAIRS,
     ),
     "gpt-oss": Architecture(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.files.sources.gguf.architectures.latent import ROUTING
-from engine.files.sources.gguf.architectures.record import Architecture, Key
+from engine.files.sources.gguf.architectures.record import PLUS_ONE, SIGMOID_SCORES, Architecture, Key
 from engine.files.sources.gguf.architectures.shared import (
     ATTENTION,
     CHOICE_BIAS,
@@ -17,11 +17,21 @@ from engine.files.sources.gguf.architectures.shared import (
     QK_NORM,
     SHARED_EXPERTS,
     WIDTH,
+    feed_forward,
 )
 
 _STEMS = {**ATTENTION, **QK_NORM, **MLP, **MOE, **SHARED_EXPERTS}
 _CONFIG = {**CONFIG, **WIDTH, **EXPERT_WIDTH}
 _BIASES = {"attention_bias": "attn_q.bias"}
+_DENSE_OR_SPARSE = {"mlp_layer_types": (("ffn_gate_inp.weight", "sparse"), ("ffn_gate.weight", "dense"))}
+_M3_INDEXER = {
+    **{f"indexer.{part}_proj": f"self_attn.index_{part}_proj" for part in ("q", "k")},
+    **{f"indexer.{part}_norm": f"self_attn.index_{part}_norm" for part in ("q", "k")},
+}
+_M3_NORMS = (
+    *("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"),
+    *("indexer.q_norm", "indexer.k_norm", "output_norm.weight"),
+)
 _SLIDING = {True: "sliding_attention", False: "full_attention"}
 
 BIASED = {
@@ -56,6 +66,42 @@ BIASED = {
         flags={"use_qk_norm": "attn_q_norm.weight"},
         partial=True,
     ),
+    "minimax-m3": Architecture(
+        "minimax_m3_vl_text",
+        "MiniMaxM3SparseForCausalLM",
+        config={
+            **CONFIG,
+            **LOCAL_EXPERTS,
+            "intermediate_size": Key("expert_feed_forward_length"),
+            "dense_intermediate_size": Key("feed_forward_length"),
+            "n_shared_experts": Key("expert_shared_count"),
+            "routed_scaling_factor": Key("expert_weights_scale"),
+            "rotary_dim": Key("rope.dimension_count"),
+            "index_n_heads": Key("attention.indexer.head_count"),
+            "index_head_dim": Key("attention.indexer.key_length"),
+            "index_topk_blocks": Key("attention.indexer.top_k"),
+            "index_block_size": Key("attention.indexer.block_size"),
+            "index_local_blocks": Key("attention.indexer.local_blocks"),
+        },
+        stems={
+            **ATTENTION,
+            **QK_NORM,
+            **MLP,
+            **MIXTRAL,
+            **feed_forward("block_sparse_moe.shared_experts", "_shexp"),
+            **_M3_INDEXER,
+        },
+        exact={"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
+        undo=dict.fromkeys(_M3_NORMS, PLUS_ONE),
+        constants={"swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+        words={"scoring_func": (Key("expert_gating_func"), {SIGMOID_SCORES: "sigmoid"})},
+        widths={"shared_intermediate_size": "ffn_gate_shexp.weight"},
+        kinds={
+            "layer_types": (("indexer.q_proj.weight", "minimax_m3_sparse"), ("attn_q.weight", "full_attention")),
+            **_DENSE_OR_SPARSE,
+        },
+        partial=True,
+    ),
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",
         "Ernie4_5_MoeForCausalLM",
@@ -83,6 +129,6 @@ BIASED = {
         stems=_STEMS,
         exact={"exp_probs_b.bias": "mlp.e_score_correction_bias"},
         words={"layer_types": (Key("attention.sliding_window_pattern", listed=True), _SLIDING)},
-        kinds={"mlp_layer_types": (("ffn_gate_inp.weight", "sparse"), ("ffn_gate.weight", "dense"))},
+        kinds=_DENSE_OR_SPARSE,
     ),
 }

@@ -95,6 +95,8 @@ LATENT = {
         exact=CHOICE_BIAS,
         undo=HEADS_APART,
         words={"indexer_types": (Key("attention.indexer.types", None, listed=True), {True: "full", False: "shared"})},
+        # GLM-5.2, whose first files do not list them: three layers choose, then every fourth. Source: llama.cpp.
+        far={"index_topk_freq": 4, "index_skip_topk_offset": 3},
         latent=True,
     ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.files.sources.gguf.architectures.record import LAYER_TYPES, Architecture, Key
+from engine.files.sources.gguf.architectures.record import LAYER_TYPES, SIGMOID_SCORES, Architecture, Key
 from engine.files.sources.gguf.architectures.shared import (
     ATTENTION,
     ATTENTION_BIAS,
@@ -24,6 +24,7 @@ _LAYER_NORMED = {
     **{name: key for name, key in CONFIG.items() if name != "rms_norm_eps"},
     "layer_norm_eps": Key("attention.layer_norm_epsilon"),
 }
+_SCORES = {1: "softmax", SIGMOID_SCORES: "sigmoid"}
 _HUNYUAN_NORMS = {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
 _HUNYUAN_FLAGS = {**ATTENTION_BIAS, "use_qk_norm": "attn_q_norm.weight"}
 _SHARED_MLP = feed_forward("mlp.shared_mlp", "_shexp")
@@ -135,6 +136,44 @@ PLAIN = {
         stems={**ATTENTION, **MLP},
         words=LAYER_TYPES,
         flags=ATTENTION_BIAS,
+    ),
+    "cohere2moe": Architecture(
+        "cohere2_moe",
+        "Cohere2MoeForCausalLM",
+        config={
+            **_LAYER_NORMED,
+            **EXPERTS,
+            "layer_norm_eps": Key("attention.layer_norm_epsilon", 1e-5),
+            "rms_norm_eps": Key("attention.layer_norm_rms_epsilon", None),
+            "intermediate_size": Key("expert_feed_forward_length"),
+            "prefix_dense_intermediate_size": Key("feed_forward_length", None),
+            "first_k_dense_replace": Key("leading_dense_block_count"),
+            "num_shared_experts": Key("expert_shared_count", 0),
+            "norm_topk_prob": Key("expert_weights_norm", False),
+            "sliding_window": Key("attention.sliding_window"),
+            "logit_scale": Key("logit_scale"),
+        },
+        stems={**ATTENTION, **MLP, **MOE, **SHARED_EXPERTS},
+        constants={"shared_expert_combination_strategy": "average"},
+        words={
+            **LAYER_TYPES,
+            "expert_selection_fn": (Key("expert_gating_func", SIGMOID_SCORES), _SCORES),
+        },
+        flags=ATTENTION_BIAS,
+    ),
+    "dbrx": Architecture(
+        "dbrx",
+        "DbrxForCausalLM",
+        config={
+            **{name: key for name, key in CONFIG.items() if name not in ("rms_norm_eps", "rope_theta")},
+            "attn_config.kv_n_heads": Key("attention.head_count_kv"),
+            "attn_config.clip_qkv": Key("attention.clamp_kqv"),
+            "attn_config.rope_theta": Key("rope.freq_base"),
+            "ffn_config.ffn_hidden_size": Key("feed_forward_length"),
+            "ffn_config.moe_num_experts": Key("expert_count"),
+            "ffn_config.moe_top_k": Key("expert_used_count"),
+        },
+        stems={**ATTENTION, **MOE, "attn_output_norm": "post_attention_layernorm"},
     ),
     "phimoe": Architecture(
         "phimoe",

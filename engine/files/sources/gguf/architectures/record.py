@@ -57,7 +57,7 @@ class Architecture:
     A `latent` architecture describes heads that share a latent key; a `partial` one may rotate a part of each head, as
     many values as the key `rotated` says. With `proportional` layers that see everything have a rope of their own, of
     which a part turns. `root_width` is the number of layers of the model that scales scores by hidden_size / heads and
-    not by the width of a head.
+    not by the width of a head. `far` is what models have besides whose context is of 2^20 tokens or more.
     """
 
     model_type: str
@@ -82,6 +82,7 @@ class Architecture:
     rotated: str = "rope.dimension_count"
     proportional: bool = False
     root_width: int | None = None
+    far: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
 OUTER_TENSORS = {
@@ -95,7 +96,9 @@ WINDOWS = Key("attention.sliding_window_pattern", None, listed=True)
 WINDOW_WORDS = {True: "sliding_attention", False: "full_attention"}
 LAYER_TYPES = {"layer_types": (WINDOWS, WINDOW_WORDS)}
 
-# The value of `expert_gating_func` that stands for sigmoid scores, and what such an architecture is called here.
-SIGMOID_SCORES = 2
-WITH_SIGMOID = "{name} with sigmoid scores"
-WITH_EXPERTS = "{name} with experts"
+CHOICE_BIAS_ENDING = ".exp_probs_b.bias"
+SIGMOID_SCORES = 2  # the value of `expert_gating_func`
+# What an architecture is called here whose files have these; the last that holds counts.
+WITH_EXPERTS = "with experts"
+WITH_SHARED_EXPERTS = "with shared experts"
+WITH_SIGMOID = "with sigmoid scores"

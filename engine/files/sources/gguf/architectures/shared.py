@@ -67,4 +67,6 @@ MIXTRAL = {
 }
 GRANITE = {"ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_down_exps": "block_sparse_moe.output_linear"}
 GRANITE_STACKED = {"block_sparse_moe.input_linear.weight": ("ffn_gate_exps.weight", "ffn_up_exps.weight")}
+GRANITE_SHARED = {"ffn_down_shexp": "shared_mlp.output_linear"}
+GRANITE_SHARED_STACKED = {"shared_mlp.input_linear.weight": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight")}
 CHOICE_BIAS = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
