@@ -15,8 +15,7 @@ std::optional<BadValue> pack_tile(Form form, const TileRows& rows, int64_t cols,
         case CodecKind::plain:
             break;
     }
-    pack_plain_tile(codec, rows, cols, tile);
-    return std::nullopt;
+    return pack_plain_tile(codec, rows, cols, tile);
 }
 
 }  // namespace

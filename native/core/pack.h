@@ -11,7 +11,7 @@ namespace freetoken {
 // What a raw row holds that a packed matrix may not; the caller makes a sentence of it.
 struct BadValue {
     int64_t row;       // counted from the first row passed in
-    int64_t block;     // raw block within the row; -1: the row's header
+    int64_t block;     // raw block within the row; -1: the row as a whole
     const char* what;  // "a scale that is no finite number"
 };
 

@@ -25,6 +25,31 @@ void pack_dwords(const uint8_t* row, int64_t cols, uint8_t* lane) {
     for (int64_t k = 0; k < cols; ++k) store(lane + 64 * k, load<uint32_t>(row + 4 * k));
 }
 
+// What is added to a value, eight bytes of them at a time, so that the magnitude of one that is Inf or NaN, whose
+// exponent is all ones, carries into its sign.
+struct Carry {
+    uint64_t magnitudes;
+    uint64_t step;
+};
+
+constexpr Carry carry_of(Codec codec) {
+    if (codec == Codec::f32) return {0x7FFFFFFF7FFFFFFFu, 0x0080000000800000u};
+    return {0x7FFF7FFF7FFF7FFFu, codec == Codec::bf16 ? 0x0080008000800080u : 0x0400040004000400u};
+}
+
+// Whether any of n bytes of values is Inf or NaN.
+bool holds_no_number(const uint8_t* values, int64_t n, Carry carry) {
+    uint64_t carries = 0;
+    int64_t k = 0;
+    for (; k + 8 <= n; k += 8) carries |= (load<uint64_t>(values + k) & carry.magnitudes) + carry.step;
+    if (k < n) {
+        uint64_t last = 0;
+        std::memcpy(&last, values + k, static_cast<size_t>(n - k));
+        carries |= (last & carry.magnitudes) + carry.step;
+    }
+    return (carries & ~carry.magnitudes) != 0;
+}
+
 // --- 8-bit floats
 
 constexpr int kLargestBlock = 128;
@@ -79,11 +104,14 @@ bool copy_scale(Form form, const uint8_t* raw, uint8_t* header, int row) {
 
 }  // namespace
 
-void pack_plain_tile(Codec codec, const TileRows& rows, int64_t cols, uint8_t* tile) {
+std::optional<BadValue> pack_plain_tile(Codec codec, const TileRows& rows, int64_t cols, uint8_t* tile) {
     static constexpr uint8_t zeros[kStrip * 4] = {};
     const int size = codec_info(codec).code_bytes;
     const int64_t used = cols * size * kTileRows;
     std::memset(tile + used, 0, static_cast<size_t>(tile_bytes(codec, cols) - used));
+    for (int r = 0; r < kTileRows; ++r)
+        if (rows[r] != nullptr && holds_no_number(rows[r], cols * size, carry_of(codec)))
+            return BadValue{r, -1, "a weight that is no finite number"};
     for (int64_t k = 0; k < cols; k += kStrip) {
         const int64_t n = cols - k < kStrip ? cols - k : kStrip;
         uint8_t* strip = tile + k * size * kTileRows;
@@ -93,6 +121,7 @@ void pack_plain_tile(Codec codec, const TileRows& rows, int64_t cols, uint8_t* t
         else
             for (int r = 0; r < kTileRows; r += 2) pack_words(source(r), source(r + 1), n, strip + 2 * r);
     }
+    return std::nullopt;
 }
 
 std::optional<BadValue> pack_scaled_tile(Form form, const TileRows& rows, int64_t cols, uint8_t* tile) {

@@ -21,7 +21,7 @@ static inline bool half_is_finite(uint32_t h) {
 std::optional<BadValue> pack_integer_tile(Form form, const TileRows& rows, int64_t cols, uint8_t* tile);
 
 // Plain values and scaled floats.
-void pack_plain_tile(Codec codec, const TileRows& rows, int64_t cols, uint8_t* tile);
+std::optional<BadValue> pack_plain_tile(Codec codec, const TileRows& rows, int64_t cols, uint8_t* tile);
 std::optional<BadValue> pack_scaled_tile(Form form, const TileRows& rows, int64_t cols, uint8_t* tile);
 
 }  // namespace freetoken

@@ -186,6 +186,9 @@ def test_fma_of_the_twin_rounds_once() -> None:
         ("fp8", 0, [0, 0, 0x80, 0x7F], "row 17, block 1 has a scale that is no finite number"),
         ("mxfp8", 0, [255], "row 17, block 1 has a scale that is no finite number"),
         ("mxfp8", 3, [0xFF], "row 17, block 1 has a weight that is no number"),
+        ("f32", 2, [0x80, 0xFF], "row 17 has a weight that is no finite number"),
+        ("f16", 0, [0, 0x7C], "row 17 has a weight that is no finite number"),
+        ("bf16", 0, [0xC0, 0x7F], "row 17 has a weight that is no finite number"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(form: str, at: int, bad: list[int], sentence: str) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,40 @@ def test_a_norm_or_a_bias_that_is_no_number_is_named(tmp_path: Path, tensors: di
     name = "model.layers.1.input_layernorm.weight"
     source = write_folder(tmp_path / "source", tensors | {name: tensors[name] * np.float32("nan")})
     with pytest.raises(CorruptFileError, match=re.escape(name)):
+        run(source, tmp_path / "dest")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16], ids=["f32", "f16", "bf16"])
+def test_a_weight_that_is_no_finite_number_is_named(
+    tmp_path: Path, tensors: dict, kind: torch.dtype, bad: float
+) -> None:
+    """In the first, a middle and the last place of a row; the largest finite value is none."""
+    name = "model.layers.1.block_sparse_moe.experts.2.w2.weight"
+    saved = {key: torch.from_numpy(values).to(kind) for key, values in tensors.items()}
+    source = write_folder(tmp_path / "source", {})
+    spoilt = saved[name].clone()
+    spoilt[:, 0] = torch.finfo(kind).max
+    save_file(saved | {name: spoilt}, source / "model.safetensors")
+    run(source, tmp_path / "finite")
+    for row, col in ((0, 0), (7, 41), (len(spoilt) - 1, -1)):
+        spoilt = saved[name].clone()
+        spoilt[row, col] = bad
+        save_file(saved | {name: spoilt}, source / "model.safetensors")
+        expected = rf"tensor {re.escape(name)} cannot be used: row {row} has a weight that is no finite number"
+        with pytest.raises(CorruptFileError, match=expected):
+            run(source, tmp_path / "dest")
+        shutil.rmtree(next(tmp_path.glob("dest*")))
+
+
+def test_a_scale_of_a_gguf_file_that_is_no_finite_number_is_named(tmp_path: Path, tensors: dict) -> None:
+    source = write_mixtral_gguf(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType.Q4_0)
+    found = next(tensor for tensor in gguf.GGUFReader(source).tensors if tensor.name == "blk.1.attn_q.weight")
+    with source.open("r+b") as file:
+        file.seek(found.data_offset + 3 * found.data.shape[1] + 18)
+        file.write(np.float16("nan").tobytes())
+    expected = r"tensor model\.layers\.1\.self_attn\.q_proj\.weight cannot be used: row \d+, block 1 has a scale"
+    with pytest.raises(CorruptFileError, match=expected):
         run(source, tmp_path / "dest")
 
 
