@@ -34,6 +34,7 @@ def _reader(allowed: Range) -> Callable[[str], Any]:
 SAMPLING: Mapping[str, Callable[[str], Any]] = {
     **{name: _reader(PARAMETERS[name].range) for name in ("temperature", "top_p", "top_k", "min_p", "seed")},
     "max_tokens": setting("max_tokens").parse,
+    "thinking_budget": _reader(Range(0, 2**31 - 1, whole=True)),
 }
 
 
@@ -47,6 +48,7 @@ class Sampling:
     min_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    thinking_budget: int | None = None
 
     @staticmethod
     def from_flags(flags: Mapping[str, str | None]) -> Sampling:

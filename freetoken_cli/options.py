@@ -77,6 +77,7 @@ Temperature = Annotated[str | None, plain("--temperature", "X", "0 is greedy; hi
 TopP = Annotated[str | None, plain("--top-p", "X", "Keep the likeliest tokens up to this sum.")]
 TopK = Annotated[str | None, plain("--top-k", "N", "Keep the N likeliest tokens.")]
 MinP = Annotated[str | None, plain("--min-p", "X", "Keep tokens at least this likely, beside the likeliest.")]
+ThinkingBudget = Annotated[str | None, plain("--thinking-budget", "N", "Think for at most N tokens, then answer.")]
 
 
 def paths() -> Paths:

@@ -16,12 +16,23 @@ from engine.text.formats.parser import AnswerParser, Part
 from engine.text.formats.pieces import Call, Said, Thought, Tools
 from engine.text.formats.record import AnswerFormat
 from engine.text.text import Text
-from engine.worker.protocol import Done, ExpertWork, Generate, Grammar, Progress, Reused, Sampling, TokenLogprob, Tokens
+from engine.worker.protocol import (
+    Done,
+    ExpertWork,
+    Generate,
+    Grammar,
+    Progress,
+    Reused,
+    Sampling,
+    ThoughtBound,
+    TokenLogprob,
+    Tokens,
+)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How the answer of a chat is read. `begun` is what it begins with, the prompt's last words."""
+    """How the answer of a chat is read and held. `begun` is what it begins with, the prompt's last words."""
 
     form: AnswerFormat
     tools: Tools | None
@@ -29,6 +40,7 @@ class Reader:
     begun: str = ""
     parallel: bool = True
     grammar: Grammar | None = None
+    bound: ThoughtBound | None = None
 
     def parser(self) -> AnswerParser:
         """A parser at the start of what the model says."""

@@ -42,11 +42,20 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class ThoughtBudget:
+    """How many tokens of reasoning an answer may have, and the member of the request that said so."""
+
+    tokens: int
+    field: str
+
+
+@dataclass(frozen=True)
 class ChatAsked(Asked):
     """An answer to messages as the chat template takes them, with extra variables for it, and tools.
 
     The answer goes on after the words `prefill`, which are not told again, and has to follow `grammar` if there is one.
-    Without `reads_reasoning` reasoning between marks is text like any other.
+    Without `reads_reasoning` reasoning between marks is text like any other. `ignored` are the members of the request,
+    tools among them, that change nothing.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -55,6 +64,12 @@ class ChatAsked(Asked):
     prefill: str = ""
     grammar: str = ""
     reads_reasoning: bool = True
+    ignored: tuple[str, ...] = ()
+    budget: ThoughtBudget | None = None
+
+    def idle(self, bounded: bool) -> tuple[str, ...]:
+        """What of the request changed nothing, where reasoning was `bounded` or could not be."""
+        return self.ignored if self.budget is None or bounded else (*self.ignored, self.budget.field)
 
 
 def values_of(**chosen: Any) -> Mapping[str, Any]:

@@ -11,9 +11,10 @@ from engine.front.fields import FieldError
 from engine.front.tools import ToolUse
 from engine.text.anchors import Anchor
 from engine.text.formats.parser import Part, forced_beginning, part_after
+from engine.text.formats.reasoning import thought_edges
 from engine.text.formats.record import NAME, AnswerFormat
 from engine.text.text import Text
-from engine.worker.protocol import Grammar
+from engine.worker.protocol import Grammar, ThoughtBound
 
 PromptIds = tuple[tuple[int, ...], tuple[Anchor, ...]]
 """The ids of a prompt, and the edges in it."""
@@ -26,7 +27,8 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
     """
     use = asked.tools
     offered = None if use.schemas is None else use.offered
-    prompt = text.render(asked.messages, tools=offered, **asked.template_values)
+    budget = {} if asked.budget is None else {"thinking_budget": asked.budget.tokens}  # some templates tell the model
+    prompt = text.render(asked.messages, tools=offered, **{**budget, **asked.template_values})
     form = text.answer_format(with_tools=offered is not None)
     if offered is not None and form.calls is None and form.channels is None:
         raise FieldError(
@@ -34,20 +36,39 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
             "the model's chat template says nothing of tool calls that this release can read.",
             "Leave them out, or take a model that calls tools.",
         )
+    bound = _thought_bound(text, form, part_after(form, prompt.text), asked)
     if not asked.reads_reasoning:
         form = replace(form, thought=None)
     part = part_after(form, prompt.text)
     if asked.prefill:
         ids = (*prompt.ids, *text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))
-        return (ids, prompt.anchors), Reader(form, use.schemas, Part.SAID, parallel=use.parallel)
+        return (ids, prompt.anchors), Reader(form, use.schemas, Part.SAID, parallel=use.parallel, bound=bound)
     if use.forced is None:
         grammar = Grammar(asked.grammar, _before_text(text, form, part)) if asked.grammar else None
-        reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar)
+        reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar, bound=bound)
         return (tuple(prompt.ids), prompt.anchors), reader
     begun = _end_of_thinking(form, part) + forced_beginning(form, use.forced)
     ids = (*prompt.ids, *text.encode_prompt(begun, add_special=False))
     parallel = use.parallel and use.forced == ""
-    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, _call_grammar(form, use, parallel))
+    grammar = _call_grammar(form, use, parallel)
+    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, grammar, bound)
+
+
+def _thought_bound(text: Text, form: AnswerFormat, part: Part, asked: ChatAsked) -> ThoughtBound | None:
+    """The bound of reasoning for a request that has one, where the model's answers can hold reasoning."""
+    use = asked.tools
+    edges = thought_edges(form, calls=use.schemas is not None, formed=bool(asked.grammar))
+    if asked.budget is None or edges is None:
+        return None
+    ids = (token for words in edges.closing for token in text.encode_prompt(words, add_special=False))
+    return ThoughtBound(
+        tokens=asked.budget.tokens,
+        opens=(text.spelling(edges.opens, edges.first),),
+        closes=tuple(text.spelling(marker) for marker in edges.closes),
+        closing=tuple(ids),
+        begun=part is Part.THOUGHT and not asked.prefill and use.forced is None,
+        barred=tuple(text.spelling(edges.barred, first=True).steps) if edges.barred else (),
+    )
 
 
 def _end_of_thinking(form: AnswerFormat, part: Part) -> str:

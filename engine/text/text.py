@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.base.spelling import Spelling
 from engine.text.anchors import Anchor, closes, has_subject, merged, plain_markers
 from engine.text.folder import read_text_files
 from engine.text.guard import scrub
@@ -46,6 +47,7 @@ class Text:
         self._sources = dict(templates)
         self._variables = dict(variables)
         self._compiled: dict[str, Rendering] = {}
+        self._spellings: dict[tuple[str, bool], Spelling] = {}
         self.eos_ids = eos_ids
         """Every token that ends an answer, by any file of the checkpoint."""
 
@@ -147,6 +149,13 @@ class Text:
         `add_special` puts in what the tokenizer adds to a text of its own accord, usually a start token.
         """
         return self._vocabulary.encode_raw(scrub(text), add_special)
+
+    def spelling(self, marker: str, first: bool = False) -> Spelling:
+        """How the tokens of an answer spell `marker`: anywhere, or as the first thing but for space."""
+        key = (marker, first)
+        if key not in self._spellings:
+            self._spellings[key] = self._vocabulary.spelling(marker, first)
+        return self._spellings[key]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of `ids`, by default without special tokens."""

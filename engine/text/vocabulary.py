@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from engine.base.errors import CorruptFileError
+from engine.base.spelling import Spelling
 from engine.text.decoding import Decoding
 from engine.text.encoded_parts import EncodedParts, PartCache
 from engine.text.folder import AddedToken, TextFiles
 from engine.text.guard import Guard, any_of, is_control
+from engine.text.spelling import candidates, spell
 
 if TYPE_CHECKING:
     import tokenizers
@@ -80,6 +82,12 @@ class Vocabulary:
     def text_of(self, token: int) -> str:
         """How the vocabulary writes `token`; nothing for an id that it lacks."""
         return self._tokenizer.id_to_token(token) or ""
+
+    def spelling(self, marker: str, first: bool) -> Spelling:
+        """How tokens spell `marker`: anywhere, or as the first thing but for space."""
+        looks = candidates(marker)
+        found = [token for text, token in self._tokenizer.get_vocab().items() if looks.search(text)]
+        return spell(marker, ((token, self.decoding.token_bytes(token)) for token in found), first)
 
     def encode_raw(self, text: str, add_special: bool) -> list[int]:
         """Ids of `text` as the checkpoint's tokenizer sees it, control tokens included."""

@@ -169,7 +169,9 @@ class Engine:
         if not message.prompt:
             raise UsageError("The prompt is empty.", "Send at least one token.")
         # Bounds are checked here because an id out of range would read beyond the embedding.
-        strange = next((t for t in (*message.prompt, *message.sampling.logit_bias) if not self._known(t)), None)
+        bound = message.sampling.thought
+        fed = (*message.prompt, *message.sampling.logit_bias, *(() if bound is None else bound.closing))
+        strange = next((token for token in fed if not self._known(token)), None)
         if strange is not None:
             raise UsageError(
                 f"Token {strange} is not one of the model's {self._model.vocab_size}.",

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 from engine.base import errors
 from engine.base.errors import FreetokenError
 from engine.base.sampling import PARAMETERS
+from engine.base.spelling import Spelling
 from engine.base.units import KvBudget
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -71,8 +72,25 @@ class Grammar:
 
 
 @dataclass(frozen=True)
+class ThoughtBound:
+    """At most so many `tokens` of reasoning, all of an answer's together.
+
+    It opens with one of `opens`, or has `begun` with the prompt, and closes with one of `closes`. Once `tokens` have
+    come, the next ones are those of `closing`, whatever the logits say, and right behind them none of `barred`.
+    """
+
+    tokens: int
+    opens: tuple[Spelling, ...]
+    closes: tuple[Spelling, ...]
+    closing: tuple[int, ...]
+    begun: bool = False
+    barred: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen from logits, in this order: grammar, bias and penalties, temperature, top-k, top-p, min-p.
+    """How a token is chosen from logits, in this order: bound of reasoning, grammar, bias and penalties, temperature,
+    top-k, top-p, min-p.
 
     temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties 1, 0, 0 do nothing. Equal seed and choice give
     equal tokens. `logprobs` -1 reports none, k >= 0 the chosen token's and the k most likely ones'.
@@ -90,6 +108,7 @@ class Sampling:
     choice: int = 0
     logprobs: int = -1
     grammar: Grammar | None = None
+    thought: ThoughtBound | None = None
 
 
 @dataclass(frozen=True)

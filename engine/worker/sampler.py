@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.base.errors import FreetokenError
 from engine.worker.constraint import Constraint
 from engine.worker.protocol import Sampling, TokenLogprob
+from engine.worker.thought import Thought
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -37,6 +38,7 @@ class Sampler:
     def __init__(self, sampling: Sampling, prompt: Iterable[int], constraint: Constraint | None = None) -> None:
         self._sampling = sampling
         self._constraint = constraint
+        self._thought = None if sampling.thought is None else Thought(sampling.thought)
         self._penalises = (
             sampling.repetition_penalty != 1.0 or sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
         )
@@ -66,18 +68,27 @@ class Sampler:
                 "The model's output for this request is not a number.",
                 "Run `freetoken verify` on the model; if it is sound, this is a bug worth reporting.",
             )
-        adjusted = self._adjust(logits if self._constraint is None else self._constraint.restrict(logits))
-        if self._constraint is not None and not np.isfinite(adjusted.max()):
-            raise FreetokenError("No token of this model fits the grammar of the answer.", "Simplify its schema.")
-        token = int(adjusted.argmax()) if self._sampling.temperature == 0 else self._draw(adjusted)
+        token = None if self._thought is None else self._thought.forced
+        if token is None:
+            token = self._pick(logits)
         self._count += 1
-        if self._constraint is not None:
-            self._constraint.take(token)
+        for follower in (self._thought, self._constraint):
+            if follower is not None:
+                follower.take(token)
         if self._penalises:
             self._remember(token)
         if self._sampling.logprobs < 0:
             return Choice(token)
         return Choice(token, _logprobs(logits, token, self._sampling.logprobs))
+
+    def _pick(self, logits: Floats) -> int:
+        """The model's own choice, among the tokens that may come."""
+        allowed = logits if self._thought is None else self._thought.restrict(logits)
+        allowed = allowed if self._constraint is None else self._constraint.restrict(allowed)
+        adjusted = self._adjust(allowed)
+        if self._constraint is not None and not np.isfinite(adjusted.max()):
+            raise FreetokenError("No token of this model fits the grammar of the answer.", "Simplify its schema.")
+        return int(adjusted.argmax()) if self._sampling.temperature == 0 else self._draw(adjusted)
 
     def _remember(self, token: int) -> None:
         self._generated[token] += 1

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engine.base.spelling import Spelling
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
@@ -15,6 +16,7 @@ from engine.worker.protocol import (
     Message,
     Reused,
     Sampling,
+    ThoughtBound,
     TokenLogprob,
     read_kv,
 )
@@ -42,7 +44,21 @@ def _read_sampling(value: dict[str, Any]) -> Sampling:
     grammar = value.pop("grammar", None)
     if grammar is not None:
         grammar = Grammar(**{**grammar, "after": tuple(grammar["after"])})
-    return Sampling(**value, logit_bias=bias, grammar=grammar)
+    thought = value.pop("thought", None)
+    return Sampling(
+        **value, logit_bias=bias, grammar=grammar, thought=None if thought is None else _read_bound(thought)
+    )
+
+
+def _read_bound(value: dict[str, Any]) -> ThoughtBound:
+    spellings = {name: tuple(map(_read_spelling, value[name])) for name in ("opens", "closes")}
+    ids = {name: tuple(value[name]) for name in ("closing", "barred")}
+    return ThoughtBound(**{**value, **spellings, **ids})
+
+
+def _read_spelling(value: dict[str, Any]) -> Spelling:
+    steps = {int(token): tuple(row) for token, row in value.pop("steps").items()}
+    return Spelling(**value, steps=steps)
 
 
 def _read_cache(value: dict[str, Any] | None) -> ExpertCache | None:

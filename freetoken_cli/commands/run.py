@@ -29,6 +29,7 @@ from freetoken_cli.options import (
     NoColor,
     Seed,
     Temperature,
+    ThinkingBudget,
     Threads,
     TopK,
     TopP,
@@ -82,6 +83,7 @@ def command(
     top_k: TopK = None,
     min_p: MinP = None,
     max_tokens: MaxTokens = None,
+    thinking_budget: ThinkingBudget = None,
     context: Context = None,
     kv: Kv = None,
     experts: Experts = None,
@@ -126,6 +128,7 @@ def command(
             "top_k": top_k,
             "min_p": min_p,
             "seed": seed,
+            "thinking_budget": thinking_budget,
         }
     )
     sampling = replace(sampling, max_tokens=config.max_tokens)

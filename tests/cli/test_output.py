@@ -123,7 +123,15 @@ def test_phases_move_on_a_terminal_and_leave_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("temperature", "-1"), ("top_p", "1.1"), ("top_k", "1.5"), ("min_p", "nan"), ("seed", "x"), ("max_tokens", "0")],
+    [
+        ("temperature", "-1"),
+        ("top_p", "1.1"),
+        ("top_k", "1.5"),
+        ("min_p", "nan"),
+        ("seed", "x"),
+        ("max_tokens", "0"),
+        ("thinking_budget", "-1"),
+    ],
 )
 def test_bad_sampling_is_named(name: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:

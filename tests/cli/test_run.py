@@ -81,10 +81,12 @@ def test_binary_stdin_is_refused(home: Home, ready: FakeFront) -> None:
 
 def test_sampling_and_system_reach_the_request(home: Home, ready: FakeFront) -> None:
     flags = ["--greedy", "--seed", "3", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--max-tokens", "7"]
+    flags += ["--thinking-budget", "100"]
     home.run_here("run", "demo", "hi", "--system", "Be brief.", *flags)
     body = ready.requests("/v1/chat/completions")[-1]
-    sent = {name: body[name] for name in ("temperature", "seed", "top_k", "top_p", "min_p", "max_tokens")}
-    assert sent == {"temperature": 0, "seed": 3, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "max_tokens": 7}
+    wanted = {"temperature": 0, "seed": 3, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "max_tokens": 7}
+    wanted |= {"thinking_budget": 100}
+    assert {name: body[name] for name in wanted} == wanted
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
 
 

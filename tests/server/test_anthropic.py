@@ -44,6 +44,25 @@ def without_id(block: Any) -> dict[str, Any]:
     return {name: value for name, value in block.model_dump().items() if name != "id"}
 
 
+LONG = f"<think>\n{'Hm. ' * 20}</think>\n\nFour."
+
+
+@pytest.mark.parametrize(("budget", "thought"), [(10, "Hm. Hm. Hm"), (0, ""), (1024, ("Hm. " * 20).strip())])
+def test_thinking_is_brought_to_its_end(front: RunningFront, budget: int, thought: str) -> None:
+    """Below the service's least budget, and above `max_tokens`, too."""
+    message = ask(front, told(LONG), thinking={"type": "enabled", "budget_tokens": budget})
+    assert [block.thinking for block in message.content if block.type == "thinking"] == [thought] * bool(thought)
+    assert [block.text for block in message.content if block.type == "text"] == ["Four."]
+    assert message.stop_reason == "end_turn"
+
+
+def test_a_budget_means_nothing_to_a_model_that_cannot_think(front: RunningFront) -> None:
+    body: dict[str, Any] = {"model": "fake", "max_tokens": 5, "messages": told("x"), "thinking": THINKING}
+    response = httpx.post(f"{front.url}/v1/messages", json=body)
+    assert response.status_code == 200
+    assert response.headers["X-Freetoken-Ignored"] == "thinking.budget_tokens"
+
+
 def test_text_comes_as_one_block(front: RunningFront) -> None:
     message = ask(front, told("Hello there."), system="Be brief.")
     assert [(block.type, block.text) for block in message.content if block.type == "text"] == [("text", "Hello there.")]
@@ -132,6 +151,8 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         ({"tools": [{"input_schema": {}}]}, "tools[0].function.name"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
         ({"thinking": {"type": "perhaps"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": "1024"}}, "thinking.budget_tokens"),
         ({"temperature": "hot"}, "temperature"),
         ({"stop_sequences": [1]}, "stop_sequences"),
     ],

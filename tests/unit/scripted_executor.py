@@ -1,6 +1,7 @@
 """An executor that says what its prompt tells it to: the text between `[[[` and `]]]` of a message.
 
-Of several such texts in the last message that has any the first is the first answer after it, and so on.
+Of several such texts in the last message that has any the first is the first answer after it, and so on. Once something
+else has been said than the script, such as the end of a thought that was too long, it goes on behind its own thought.
 
 Tokens are bytes. What has been said of the script so far is what follows the last `assistant` header in the sequence.
 """
@@ -18,6 +19,7 @@ from tests.unit.fake_executor import VOCAB, FakeExecutor
 
 TURN, END = 256, 257  # `<|im_start|>` and `<|im_end|>`
 _HEADER = b"assistant\n"
+_THOUGHT_END = b"</think>"
 
 
 class ScriptedExecutor(FakeExecutor):
@@ -43,6 +45,8 @@ def next_token(prefix: Sequence[int]) -> int:
         scripts = re.findall(rb"\[\[\[(.*?)\]\]\]", message, re.DOTALL)
         if scripts and not message.startswith(_HEADER):
             script = scripts[min(answers, len(scripts) - 1)]
+            if not script.startswith(said):
+                script, said = (text.rpartition(_THOUGHT_END)[2] for text in (script, said))
             return int(_SYMBOLS.index(script[len(said)])) if script.startswith(said) and script[len(said) :] else END
         answers += message.startswith(_HEADER)
     return END

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.base import errors
+from engine.base.spelling import Spelling
 from engine.base.units import KvBudget
 from engine.worker.protocol import (
     FROM_FRONT,
@@ -25,6 +26,7 @@ from engine.worker.protocol import (
     Resize,
     Reused,
     Sampling,
+    ThoughtBound,
     TokenLogprob,
     Tokens,
     WorkerConfig,
@@ -34,8 +36,11 @@ from engine.worker.wire import LineBuffer, decode, encode
 finite = st.floats(allow_nan=False, allow_infinity=False)
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 scores = st.builds(TokenLogprob, finite, st.lists(st.tuples(st.integers(0, 99), finite), max_size=3).map(tuple))
+steps = st.dictionaries(st.integers(0, 9), st.lists(st.integers(-1, 9), max_size=3).map(tuple))
+spellings = st.lists(st.builds(Spelling, st.integers(1, 9), steps, st.booleans()), max_size=2).map(tuple)
 sampling = st.builds(
     Sampling,
+    thought=st.none() | st.builds(ThoughtBound, st.integers(0, 99), spellings, spellings, ids, st.booleans(), ids),
     temperature=finite,
     seed=st.integers(-(2**63), 2**64),
     logit_bias=st.dictionaries(st.integers(0, 9), finite),

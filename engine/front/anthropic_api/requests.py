@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from reprlib import repr as shown
 from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
-from engine.front.asked import ChatAsked, values_of
+from engine.front.asked import ChatAsked, ThoughtBudget, values_of
 from engine.front.fields import Field, FieldError
-from engine.front.thinking import thinking_variables
+from engine.front.thinking import thinking_variables, thought_budget
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
@@ -29,14 +28,7 @@ MESSAGES = {
 }
 
 
-@dataclass(frozen=True)
-class MessagesAsked(ChatAsked):
-    """A request for a message. `ignored` are the members, and the kinds of tools, that change nothing."""
-
-    ignored: tuple[str, ...] = ()
-
-
-def read_messages(body: Mapping[str, Any], counting: bool = False) -> MessagesAsked:
+def read_messages(body: Mapping[str, Any], counting: bool = False) -> ChatAsked:
     """The request in `body`, of which perhaps only the tokens are counted. FieldError for what cannot be served."""
     values = {name: field.value(name, body) for name, field in MESSAGES.items()}
     if values["max_tokens"] is None and not counting:
@@ -48,7 +40,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> MessagesAs
         messages = messages[:-1]
     functions, server_tools = _tools(values["tools"])
     known = (*MESSAGES, "messages", "system")
-    return MessagesAsked(
+    return ChatAsked(
         model=values["model"],
         stream=values["stream"],
         include_usage=True,
@@ -61,6 +53,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> MessagesAs
         messages=with_names_of_tools(tuple(messages)),
         template_values=_thinking(values["thinking"], values["output_config"]),
         tools=_tool_use(functions, values["tool_choice"]),
+        budget=_budget(values["thinking"]),
         prefill=prefill,
         ignored=(*(fields.shortened(name) for name in body if name not in known), *server_tools),
     )
@@ -209,3 +202,9 @@ def _thinking(thinking: Mapping[str, Any], output: Mapping[str, Any]) -> dict[st
             return thinking_variables(False)
         case other:
             raise FieldError("thinking.type", f"{shown(other)} is not one of enabled, adaptive, disabled.")
+
+
+def _budget(thinking: Mapping[str, Any]) -> ThoughtBudget | None:
+    """Any number of tokens: that the service wants 1024, and fewer than `max_tokens`, is no reason to refuse here."""
+    given = thinking.get("budget_tokens")
+    return None if given is None else thought_budget("thinking.budget_tokens", given)

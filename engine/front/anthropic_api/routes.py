@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from engine.front.answering import jobs_of, respond, use
-from engine.front.anthropic_api.requests import MessagesAsked, read_messages
+from engine.front.anthropic_api.requests import read_messages
 from engine.front.anthropic_api.shape import MessageShape
+from engine.front.asked import ChatAsked
 from engine.front.chats import chat_prompt
 from engine.front.http import naming_ignored, read_body, while_connected
 from engine.front.supervisor import Supervisor
@@ -39,16 +40,18 @@ class Anthropic:
         asked = read_messages(await read_body(request), counting=True)
         return await while_connected(request, self._count(asked))
 
-    async def _messages(self, asked: MessagesAsked) -> Response:
+    async def _messages(self, asked: ChatAsked) -> Response:
         async with AsyncExitStack() as stack:
             loaded = await stack.enter_async_context(use(self._supervisor, asked.model))
             prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
             jobs = jobs_of(asked, loaded, [prompt], reader)
             shape = MessageShape(loaded.name, len(prompt[0]), reader.form.id_style)
             response = await respond(asked, loaded, jobs, shape, stack)
-            return naming_ignored(response, asked.ignored)
+            return naming_ignored(response, asked.idle(bounded=reader.bound is not None))
 
-    async def _count(self, asked: MessagesAsked) -> Response:
+    async def _count(self, asked: ChatAsked) -> Response:
         async with use(self._supervisor, asked.model) as loaded:
-            prompt, _ = await asyncio.to_thread(chat_prompt, loaded.text, asked)
-            return naming_ignored(JSONResponse({"input_tokens": len(prompt[0])}), asked.ignored)
+            prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
+            return naming_ignored(
+                JSONResponse({"input_tokens": len(prompt[0])}), asked.idle(bounded=reader.bound is not None)
+            )

@@ -13,7 +13,7 @@ from engine.front.answer_forms import response_format
 from engine.front.asked import Asked, ChatAsked, given
 from engine.front.fields import Field, FieldError, described, read_fields, shortened
 from engine.front.schemas import OF_MESSAGES, OF_TOKEN
-from engine.front.thinking import effort, variables_of_effort
+from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
 from engine.front.tools import tool_choice, tool_use, tools, with_names_of_tools
 
 MOST_CHOICES = 16
@@ -119,6 +119,7 @@ CHAT = {
     "tool_choice": Field(tool_choice, "auto"),
     "parallel_tool_calls": Field(fields.flag, True),
     "reasoning_effort": Field(effort),
+    **THOUGHT_BUDGETS,
     "reasoning_format": Field(fields.one_of("auto", "none"), "auto"),
     "functions": Field(fields.only([])),
     "modalities": Field(fields.only(["text"])),
@@ -161,6 +162,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
         template_values={**variables_of_effort(values["reasoning_effort"]), **values["chat_template_kwargs"]},
         grammar=values["response_format"],
         reads_reasoning=values["reasoning_format"] == "auto",
+        budget=chosen_budget(values),
         tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),
     )
 

@@ -16,7 +16,7 @@ from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.front.answering import folder_of, jobs_of, respond, use
 from engine.front.asked import ChatAsked
 from engine.front.chats import PromptIds, chat_prompt
-from engine.front.http import read_body, while_connected
+from engine.front.http import naming_ignored, read_body, while_connected
 from engine.front.loaded import Loaded
 from engine.front.openai_api.requests import CompletionAsked, read_chat, read_completion
 from engine.front.openai_api.shapes import ChatShape, CompletionShape
@@ -70,7 +70,8 @@ class OpenAI:
             prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
             jobs = jobs_of(asked, loaded, [prompt], reader)
             shape = ChatShape(loaded.name, loaded.text, asked.logprobs >= 0, asked.include_usage, reader.form.id_style)
-            return await respond(asked, loaded, jobs, shape, stack)
+            response = await respond(asked, loaded, jobs, shape, stack)
+            return naming_ignored(response, asked.idle(bounded=reader.bound is not None))
 
     async def _completion(self, asked: CompletionAsked) -> Response:
         async with AsyncExitStack() as stack:

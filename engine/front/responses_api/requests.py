@@ -12,7 +12,7 @@ from engine.front import fields
 from engine.front.answer_forms import response_format
 from engine.front.asked import ChatAsked, values_of
 from engine.front.fields import Field, FieldError
-from engine.front.thinking import effort, variables_of_effort
+from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
 from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
 
 Messages = tuple[Mapping[str, Any], ...]
@@ -28,6 +28,7 @@ RESPONSE = {
     "text": Field(fields.mapping, {}),
     "tools": Field(fields.mappings, ()),
     "tool_choice": Field(lambda _name, value: value, "auto"),
+    **THOUGHT_BUDGETS,
     "instructions": Field(fields.text, ""),
     "previous_response_id": Field(fields.text),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
@@ -38,7 +39,7 @@ _TEXTS = ("input_text", "output_text", "text", "refusal")
 
 @dataclass(frozen=True)
 class ResponseAsked(ChatAsked):
-    """A request for a response. `ignored` are the members and the tools that change nothing.
+    """A request for a response.
 
     `conversation` is what a response to this one goes on from, without the instructions, which are not kept.
     """
@@ -47,7 +48,6 @@ class ResponseAsked(ChatAsked):
     store: bool = True
     previous: str | None = None
     echoed: Mapping[str, Any] | None = None
-    ignored: tuple[str, ...] = ()
 
 
 def previous_id(body: Mapping[str, Any]) -> str | None:
@@ -78,6 +78,7 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
         template_values=_thinking(values["reasoning"]),
         tools=_tool_use(functions, values),
         grammar=response_format("text.format", {} if form is None else form),
+        budget=chosen_budget(values),
         conversation=conversation,
         store=values["store"],
         previous=values["previous_response_id"],

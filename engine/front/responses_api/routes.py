@@ -77,4 +77,5 @@ class Responses:
                     self._stored.add(response, asked.conversation)
 
             shape = ResponseShape(loaded.name, asked.echoed or {}, reader.form.id_style, keep)
-            return naming_ignored(await respond(asked, loaded, jobs, shape, stack), asked.ignored)
+            ignored = asked.idle(bounded=reader.bound is not None)
+            return naming_ignored(await respond(asked, loaded, jobs, shape, stack), ignored)

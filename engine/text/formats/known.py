@@ -54,6 +54,8 @@ CHANNELS = (
         recipient=_pattern(r"to=functions\.([^\s<]+)"),
         thought="analysis",
         text="<|channel|>final<|message|>",
+        turn="<|start|>assistant",
+        channel="<|channel|>",
         forced="<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
         inner=("<|channel|>", "<|constrain|>"),
     ),

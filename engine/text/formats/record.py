@@ -55,7 +55,7 @@ class Channels:
 
     A header ends with `message`, and a message with one of `closes`, or where the next one `opens`. A header that names
     a `recipient` is of a call of it; one that holds the word `thought` is of reasoning. `text` is the end of the header
-    of a message that is the answer.
+    of a message that is the answer, `turn` what stands before it, and `channel` what a header says first.
     """
 
     signs: tuple[str, ...]
@@ -65,6 +65,8 @@ class Channels:
     recipient: re.Pattern[str]
     thought: str
     text: str
+    turn: str
+    channel: str
     forced: str
     inner: tuple[str, ...] = ()
 

@@ -1,0 +1,61 @@
+"""Reasoning that may not go on for ever: counts its tokens and brings it to its end. Token ids only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.base.spelling import Spelling
+from engine.worker.protocol import ThoughtBound
+
+Floats = NDArray[np.float32]
+
+
+class Thought:
+    """Where one answer is in its reasoning."""
+
+    def __init__(self, bound: ThoughtBound) -> None:
+        self._bound = bound
+        self._left = bound.tokens
+        self._rest: tuple[int, ...] = ()  # of the closing words, once they are due
+        self._barring = False
+        self._begun: list[tuple[Spelling, int]] = []  # what ends or opens it, and how much of that stands already
+        self._enter(bound.begun)
+
+    @property
+    def forced(self) -> int | None:
+        """The token that has to come next; None: any."""
+        return self._rest[0] if self._rest else None
+
+    def restrict(self, logits: Floats) -> Floats:
+        """`logits` [vocab] with minus infinity for tokens that may not come right behind the closing words."""
+        if not self._barring or not self._bound.barred:
+            return logits
+        allowed = logits.copy()
+        allowed[list(self._bound.barred)] = -np.inf
+        return allowed
+
+    def take(self, token: int) -> None:
+        """Note the token that came next."""
+        self._barring = len(self._rest) == 1
+        if self._rest:
+            self._rest = self._rest[1:]
+            if not self._rest:
+                self._enter(thinking=False)
+            return
+        self._left -= self._thinking
+        self._begun = [(marker, marker.after(spelled, token)) for marker, spelled in self._begun]
+        if any(spelled == marker.length for marker, spelled in self._begun):
+            self._enter(not self._thinking)
+        else:
+            self._close_if_due()
+
+    def _enter(self, thinking: bool) -> None:
+        self._thinking = thinking
+        self._begun = [(marker, 0) for marker in (self._bound.closes if thinking else self._bound.opens)]
+        self._close_if_due()
+
+    def _close_if_due(self) -> None:
+        """Begin the closing words, but not in the middle of those that the model itself has begun."""
+        if self._thinking and self._left <= 0 and not any(spelled for _, spelled in self._begun):
+            self._rest = self._bound.closing
