@@ -13,7 +13,8 @@ from engine.front.client import WorkerClient
 from engine.front.reuse import sentence
 from engine.text.anchors import Anchor
 from engine.text.formats.parser import AnswerParser, Part
-from engine.text.formats.pieces import Call, Said, Thought, Tools
+from engine.text.formats.pieces import CallBegun, CallEnded, CallPiece, Said, Thought, Tools
+from engine.text.formats.pieces import Piece as AnswerPiece
 from engine.text.formats.record import AnswerFormat
 from engine.text.text import Text
 from engine.worker.protocol import (
@@ -41,12 +42,6 @@ class Reader:
     parallel: bool = True
     grammar: Grammar | None = None
     bound: ThoughtBound | None = None
-
-    def parser(self) -> AnswerParser:
-        """A parser at the start of what the model says."""
-        parser = AnswerParser(self.form, self.tools, self.part)
-        parser.push(self.begun)
-        return parser
 
 
 PLAIN = Reader(AnswerFormat(), None, Part.SAID)
@@ -81,14 +76,14 @@ class ScoredToken:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some more of choice `index`: of its text, its reasoning or its calls. The last one carries why it ended."""
+    """Some more of choice `index`: of its text, its reasoning or a call. The last one carries why it ended."""
 
     index: int
     text: str = ""
     tokens: tuple[ScoredToken, ...] = ()  # those of the text
     finish_reason: str | None = None
     thought: str = ""
-    calls: tuple[Call, ...] = ()
+    call: CallPiece | None = None
     stopped: str | None = None  # the stop string that ended the choice
 
 
@@ -285,10 +280,12 @@ class _Telling:
 
     def __init__(self, job: Job, text: Text) -> None:
         self._job = job
-        self._stream = text.stream(job.stops, markers=job.reader.form.markers)
-        self._parser = job.reader.parser()
+        reader = job.reader
+        self._stream = text.stream(job.stops, markers=reader.form.markers)
+        self._parser = AnswerParser(reader.form, reader.tools, reader.part)
+        self._begun = self._parser.push(reader.begun)
         self._held: list[ScoredToken] = []
-        self._called = False
+        self._called = self._enough = False
         self.ended = False
         """Whether nothing more is wanted: a stop string has come, or the only call that was allowed."""
 
@@ -316,19 +313,22 @@ class _Telling:
             return [*pieces[:-1], replace(pieces[-1], finish_reason=reason, stopped=stopped)]
         return [*pieces, Piece(self._job.index, "", tuple(self._held), reason, stopped=stopped)]
 
-    def _pieces(self, parts: Sequence[Said | Thought | Call]) -> list[Piece]:
+    def _pieces(self, parts: Sequence[AnswerPiece]) -> list[Piece]:
         pieces = []
-        for part in parts:
-            if self._called and self.ended:
+        for part in [*self._begun, *parts]:
+            if self._enough:
                 break
             match part:
                 case Said():
                     pieces.append(Piece(self._job.index, part.text, tuple(self._held)))
                 case Thought():
                     pieces.append(Piece(self._job.index, thought=part.text))
-                case Call():
-                    pieces.append(Piece(self._job.index, calls=(part,)))
-                    self._called = True
-                    self.ended = self.ended or not self._job.reader.parallel
+                case _:
+                    pieces.append(Piece(self._job.index, call=part))
+            if isinstance(part, CallBegun):
+                self._called = True
+            elif isinstance(part, CallEnded) and not self._job.reader.parallel:
+                self.ended = self._enough = True
             self._held.clear()
+        self._begun = []
         return pieces

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from engine.front import fields
 from engine.front.fields import FieldError, described
 from engine.front.schemas import OF_TOOL_CHOICE, OF_TOOLS
-from engine.text.formats.pieces import Call, Tools
+from engine.text.formats.pieces import Tools
 
 MOST_TOOLS = 1024
 LONGEST_TOOL = 2**18
@@ -117,11 +117,11 @@ def tool_use(offered: tuple[Mapping[str, Any], ...], choice: str | Mapping[str, 
     return ToolUse(offered, called, named=True, parallel=parallel)
 
 
-def call_id(call: Call, style: str) -> str:
+def call_id(own: str, style: str) -> str:
     """The id of a call: the model's own, or a fresh one of the kind that its template takes."""
     if style == "nine":
-        return call.id if re.fullmatch("[a-zA-Z0-9]{9}", call.id) else _fresh(9)
-    return call.id or f"call_{_fresh(24)}"
+        return own if re.fullmatch("[a-zA-Z0-9]{9}", own) else _fresh(9)
+    return own or f"call_{_fresh(24)}"
 
 
 def _fresh(length: int) -> str:

@@ -16,6 +16,7 @@ WEATHER: Any = {
     "description": "The weather.",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
+LONGEST_PART = len('{"city": "')  # of a call's input: a key with the beginning of its value
 THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
 
 
@@ -32,11 +33,14 @@ def ask(front: RunningFront, messages: list[Any], **options: Any) -> anthropic.t
     options = {"model": "scripted", "max_tokens": 400, **options}
     whole = client(front).messages.create(messages=messages, **options)
     with client(front).messages.stream(messages=messages, **options) as stream:
-        (counts,) = (event.model_dump() for event in stream if event.type == "message_delta")
+        events = list(stream)
         streamed = stream.get_final_message()
+    (counts,) = (event.model_dump() for event in events if event.type == "message_delta")
     assert [without_id(block) for block in streamed.content] == [without_id(block) for block in whole.content]
     assert (streamed.stop_reason, streamed.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
     assert streamed.usage.output_tokens == whole.usage.output_tokens == counts["statistics"]["generated_tokens"]
+    parts = [event.partial_json for event in events if event.type == "input_json"]
+    assert all(len(part) <= LONGEST_PART for part in parts)
     return whole
 
 
@@ -116,6 +120,12 @@ def test_the_limit_is_told(front: RunningFront) -> None:
     message = ask(front, told("One, two, three"), max_tokens=3)
     assert message.stop_reason == "max_tokens"
     assert message.usage.output_tokens == 3
+
+
+def test_a_call_that_is_cut_off_has_the_input_that_came(front: RunningFront) -> None:
+    message = ask(front, told(PARIS), tools=[WEATHER], max_tokens=PARIS.index("ris"))
+    assert [block.input for block in message.content if block.type == "tool_use"] == [{"city": "Pa"}]
+    assert message.stop_reason == "max_tokens"
 
 
 def test_tokens_are_counted_as_the_prompt_has_them(front: RunningFront) -> None:

@@ -37,6 +37,9 @@ def ask(front: RunningFront, script: str | list[Any], **options: Any) -> Respons
     assert text == whole.output_text
     arguments = [event.arguments for event in events if event.type == "response.function_call_arguments.done"]
     assert arguments == [item.arguments for item in whole.output if item.type == "function_call"]
+    deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == "".join(arguments)
+    assert all(len(delta) <= len('{"city": "') for delta in deltas)  # a key comes with the beginning of its value
     done = [event.item for event in events if event.type == "response.output_item.done"]
     assert without_ids(done) == without_ids(whole.output)
     return whole

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
 
 from tests.server.running_front import RunningFront
@@ -32,18 +33,15 @@ def ask(front: RunningFront, script: str, **options: Any) -> tuple[ChatCompletio
     """The message to a script and why it ended, which is the same streamed."""
     options = {"model": "scripted", "temperature": 0, "max_tokens": 400, **options}
     whole = front.openai.chat.completions.create(messages=told(script), **options).choices[0]
-    content, thought, calls, reason = "", "", {}, None
+    state = ChatCompletionStreamState()
     for chunk in front.openai.chat.completions.create(messages=told(script), stream=True, **options):
-        for choice in chunk.choices:
-            content += choice.delta.content or ""
-            thought += getattr(choice.delta, "reasoning_content", None) or ""
-            reason = choice.finish_reason or reason
-            for call in choice.delta.tool_calls or ():
-                calls[call.index] = (call.function.name, call.function.arguments)
-    assert content == (whole.message.content or "")
-    assert thought == (getattr(whole.message, "reasoning_content", None) or "")
-    assert [calls[index] for index in range(len(calls))] == functions(whole.message)
-    assert reason == whole.finish_reason
+        state.handle_chunk(chunk)
+    streamed = state.current_completion_snapshot.choices[0]
+    assert (streamed.message.content or "") == (whole.message.content or "")
+    thoughts = [(message.model_extra or {}).get("reasoning_content") for message in (streamed.message, whole.message)]
+    assert thoughts[0] == thoughts[1]
+    assert functions(streamed.message) == functions(whole.message)
+    assert streamed.finish_reason == whole.finish_reason
     return whole.message, whole.finish_reason
 
 
@@ -79,6 +77,39 @@ def test_a_call_that_cannot_be_read_is_text(front: RunningFront) -> None:
     message, reason = ask(front, 'So: <tool_call>{"name": </tool_call> and on', tools=TOOLS)
     assert message.content == 'So: <tool_call>{"name": </tool_call> and on'
     assert reason == "stop"
+
+
+def test_a_call_grows_as_it_is_written(front: RunningFront) -> None:
+    """The name comes first, alone, and nearly every character of the arguments with its token."""
+    options: Any = {"model": "scripted", "messages": told(PARIS), "temperature": 0, "tools": TOOLS}
+    chunks = front.openai.chat.completions.create(**options, stream=True)
+    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    first, *grown = [call.function for call in deltas if call.function is not None]
+    assert (first.name, first.arguments) == ("get_weather", "")
+    assert deltas[0].id
+    assert all(call.id is None and call.index == 0 for call in deltas[1:])
+    assert max(len(call.arguments or "") for call in grown) <= len('{"city": "')
+
+
+@pytest.mark.parametrize(
+    ("limit", "arguments"),
+    [
+        ('"Par', '{"city": "Par"}'),
+        ('"city"', "{}"),
+        ('"Paris, \\', '{"city": "Paris, "}'),  # half an escape
+    ],
+)
+def test_a_call_that_is_cut_off_is_json(front: RunningFront, limit: str, arguments: str) -> None:
+    tokens = PARIS.index(limit) + len(limit)
+    message, reason = ask(front, PARIS, tools=TOOLS, max_tokens=tokens)
+    assert functions(message) == [("get_weather", arguments)]
+    assert reason == "length"
+
+
+def test_a_stop_string_in_a_call_ends_it(front: RunningFront) -> None:
+    message, reason = ask(front, PARIS, tools=TOOLS, stop=["ris"])
+    assert functions(message) == [("get_weather", '{"city": "Pa"}')]
+    assert reason == "tool_calls"
 
 
 def test_one_call_is_enough_where_no_more_are_wanted(front: RunningFront) -> None:

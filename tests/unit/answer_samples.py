@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.text.formats.parser import Part
-from engine.text.formats.pieces import Call, Piece, Said, Thought
+from engine.text.formats.pieces import Call, Said, Thought
 
+Meaning = Said | Thought | Call
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "options": {"type": "object"}},
@@ -25,7 +26,7 @@ class Sample:
     name: str
     evidence: str
     answer: str
-    meaning: tuple[Piece, ...]
+    meaning: tuple[Meaning, ...]
     part: Part = field(default=Part.SAID)
 
 
@@ -269,9 +270,9 @@ SAMPLES = (
     Sample(
         "mistral",
         "[TOOL_CALLS]",
-        '[TOOL_CALLS][{"name": "get_weather", "arguments": ' + ARGUMENTS + ', "id": "abcdefgh1"}, '
+        '[TOOL_CALLS][{"name": "get_weather", "id": "abcdefgh1", "arguments": ' + ARGUMENTS + "}, "
         '{"name": "get_weather", "arguments": {"city": "Oslo"}, "id": "abcdefgh2"}]',
-        (Call("get_weather", ARGUMENTS, "abcdefgh1"), Call("get_weather", '{"city": "Oslo"}', "abcdefgh2")),
+        (Call("get_weather", ARGUMENTS, "abcdefgh1"), OSLO),  # an id is read that comes before the arguments are told
     ),
     Sample(
         "mistral with arguments",
@@ -310,6 +311,62 @@ SAMPLES = (
         "<tool_call>",
         'Well\n<tool_call>\n{"name": "get_wea',
         (Said('Well\n<tool_call>\n{"name": "get_wea'),),
+    ),
+    Sample(
+        "a call cut short in its arguments",
+        "<tool_call>",
+        'Well\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Pa\\"ris", "options": {"a": [1, "b\\',
+        (Said("Well"), Call("get_weather", '{"city": "Pa\\"ris", "options": {"a": [1, "b"]}}')),
+    ),
+    Sample(
+        "a call cut short in a number, which may have been another",
+        "<tool_call>",
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo", "days": 1',
+        (OSLO,),
+    ),
+    Sample(
+        "a call cut short between tags",
+        "<tool_call><function=",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</para",
+        (OSLO,),
+    ),
+    Sample(
+        "a call whose arguments break off, and one after it",
+        "<tool_call>",
+        '<tool_call>{"name": "now", "arguments": {"a": 1, oh no}}</tool_call> So:\n'
+        '<tool_call>{"name": "now"}</tool_call>',
+        (Call("now", '{"a": 1}'), Said("oh no}} So:"), Call("now", "{}")),
+    ),
+    Sample(
+        "a call whose end is missing",
+        "<tool_call><function=",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</tool_call>",
+        (OSLO,),
+    ),
+    Sample(
+        "a call, and something else in the place of another",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>\nHm.<｜tool▁calls▁end｜>",
+        (Call("now", "{}"), Said("Hm.")),
+    ),
+    Sample(
+        "a call of what JSON cannot hold",
+        "<tool_call>",
+        '<tool_call>{"name": "now", "arguments": {"a": [NaN, 1e999, "\\ud83d", "\\d+"],}}</tool_call>',
+        (Call("now", '{"a": [null, null, "\ufffd", "\\\\d+"]}'),),
+    ),
+    Sample(
+        "arguments before the name, in text of their own",
+        "<tool_call>",
+        '<tool_call>{"arguments": "{\\"a\\": 1}", "name": "now"}</tool_call>',
+        (Call("now", '{"a": 1}'),),
+    ),
+    Sample(
+        "a value that holds what ends one",
+        "<tool_call><function=",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\n</parameter> </function>\n\n</parameter>\n</function>\n"
+        "</tool_call>",
+        (Call("get_weather", '{"city": "</parameter> </function>\\n"}'),),
     ),
     Sample(
         "a call that is none, and one after it",

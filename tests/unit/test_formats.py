@@ -12,29 +12,32 @@ from hypothesis import strategies as st
 from engine.text.formats.choice import format_of
 from engine.text.formats.known import CALLS, CHANNELS, THOUGHTS
 from engine.text.formats.parser import AnswerParser, Part, forced_beginning, part_after
-from engine.text.formats.pieces import Call, Piece, Said, Thought, Tools
+from engine.text.formats.pieces import Call, CallBegun, CallGatherer, CallGrown, Piece, Said, Thought, Tools
 from engine.text.formats.record import AnswerFormat
 from engine.text.formats.values import typed
-from tests.unit.answer_samples import SAMPLES, TOOLS, Sample
+from tests.unit.answer_samples import SAMPLES, TOOLS, Meaning, Sample
 
 NAMES = [sample.name for sample in SAMPLES]
 
 
-def joined(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Neighbours of one kind as one."""
-    out: list[Piece] = []
+def joined(pieces: Sequence[Piece]) -> tuple[Meaning, ...]:
+    """Neighbours of one kind as one, and calls whole."""
+    out: list[Meaning] = []
+    gatherer = CallGatherer()
     for piece in pieces:
         last = out[-1] if out else None
         if isinstance(piece, Said) and isinstance(last, Said):
             out[-1] = Said(last.text + piece.text)
         elif isinstance(piece, Thought) and isinstance(last, Thought):
             out[-1] = Thought(last.text + piece.text)
-        else:
+        elif isinstance(piece, Said | Thought):
             out.append(piece)
+        elif (call := gatherer.add(piece)) is not None:
+            out.append(call)
     return tuple(out)
 
 
-def read(form: AnswerFormat, chunks: Sequence[str], part: Part, tools: Tools | None = TOOLS) -> tuple[Piece, ...]:
+def read(form: AnswerFormat, chunks: Sequence[str], part: Part, tools: Tools | None = TOOLS) -> tuple[Meaning, ...]:
     parser = AnswerParser(form, tools, part)
     pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
     return joined([*pieces, *parser.finish()])
@@ -73,7 +76,8 @@ def test_the_beginning_that_forces_a_call_is_the_beginning_of_one(call: object) 
     assert "get_weather" in begun
     assert begun.startswith(any_tool)
     parser = AnswerParser(form, TOOLS)
-    assert parser.push(begun) == []  # all of it is held as a part of a block
+    told = parser.push(begun)  # nothing of it is text
+    assert [piece for piece in told if not isinstance(piece, CallGrown)] in ([], [CallBegun("get_weather")])
 
 
 def test_text_comes_as_soon_as_it_can_be_nothing_else() -> None:
@@ -88,7 +92,7 @@ def test_a_long_call_is_read_once() -> None:
     text = json.dumps({"name": "now", "arguments": {"x": 'a "quoted" </tool_call> \\ word ' * 20_000}})
     whole = f"<tool_call>{text}</tool_call>"
     pieces = [piece for i in range(0, len(whole), 64) for piece in parser.push(whole[i : i + 64])]
-    assert [piece.name for piece in pieces if isinstance(piece, Call)] == ["now"]
+    assert [piece.name for piece in pieces if isinstance(piece, CallBegun)] == ["now"]
 
 
 MARKERS = sorted({marker for call in CALLS for marker in (*call.region.opens, *call.region.closes, *call.inner)})

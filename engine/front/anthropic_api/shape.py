@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from engine.front.answers import Piece, Tally
 from engine.front.dialects import ANTHROPIC, Dialect, Json
 from engine.front.tools import call_id
-from engine.text.formats.pieces import Call
+from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -28,7 +28,7 @@ class MessageShape:
         self._id_style = id_style
         self._blocks = 0
         self._open = ""  # the type of the block that is being sent
-        self._thought = hashlib.sha256()
+        self._thought = hashlib.sha256()  # a signature that clients send back; nothing here depends on it
         self._last = Piece(0)
 
     def opening(self, index: int) -> Sequence[Json]:
@@ -44,10 +44,15 @@ class MessageShape:
         if piece.text:
             events += self._into("text", {"type": "text", "text": ""})
             events.append(self._delta({"type": "text_delta", "text": piece.text}))
-        for call in piece.calls:
-            events += self._close()
-            events += self._into("tool_use", {**self._tool_use(call), "input": {}})
-            events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
+        match piece.call:
+            case CallBegun(name, own_id):
+                events += self._close()
+                identity = call_id(own_id, self._id_style).replace("call_", "toolu_")
+                events += self._into("tool_use", {"type": "tool_use", "id": identity, "name": name, "input": {}})
+            case CallGrown(arguments):
+                events.append(self._delta({"type": "input_json_delta", "partial_json": arguments}))
+            case CallEnded():
+                events += self._close()
         if piece.finish_reason is not None:
             self._last = piece
             events += self._close()
@@ -59,18 +64,22 @@ class MessageShape:
         return [{"type": "message_delta", "delta": delta, **counts}, {"type": "message_stop"}]
 
     def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
-        thought = "".join(piece.thought for piece in pieces)
-        text = "".join(piece.text for piece in pieces)
         blocks: list[Json] = []
-        if thought:
-            blocks.append({"type": "thinking", "thinking": thought, "signature": _signature(thought.encode())})
-        if text:
-            blocks.append({"type": "text", "text": text})
-        for call in (call for piece in pieces for call in piece.calls):
-            blocks.append({**self._tool_use(call), "input": json.loads(call.arguments)})
-        last = pieces[-1]
+        arguments: list[str] = []
+        for event in (event for piece in pieces for event in self.events(piece)):
+            match event:
+                case {"content_block": block}:
+                    blocks.append(block)
+                case {"delta": {"partial_json": part}}:
+                    arguments.append(part)
+                case {"delta": delta}:
+                    kind = delta["type"].removesuffix("_delta")
+                    blocks[-1][kind] += delta[kind]
+                case {"type": "content_block_stop"} if arguments:
+                    blocks[-1]["input"] = json.loads("".join(arguments))
+                    arguments.clear()
         return {
-            **self._message(blocks, _reason(last), last.stopped, _usage(tally)),
+            **self._message(blocks, _reason(self._last), self._last.stopped, _usage(tally)),
             "statistics": tally.statistics(),
         }
 
@@ -85,10 +94,6 @@ class MessageShape:
             "stop_sequence": stopped,
             "usage": usage,
         }
-
-    def _tool_use(self, call: Call) -> Json:
-        identity = call_id(call, self._id_style)
-        return {"type": "tool_use", "id": identity.replace("call_", "toolu_"), "name": call.name}
 
     def _into(self, kind: str, block: Json) -> list[Json]:
         """The events that open a block of a kind, unless one is open."""
@@ -111,11 +116,6 @@ class MessageShape:
 
     def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
-
-
-def _signature(thought: bytes) -> str:
-    """Clients send it back with the reasoning; nothing here depends on it."""
-    return hashlib.sha256(thought).hexdigest()
 
 
 def _reason(last: Piece) -> str:

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 
 from engine.front.answers import Piece, Tally
 from engine.front.dialects import OLLAMA, Dialect, Json
+from engine.front.gathered import gathered
 from engine.front.tools import call_id
+from engine.text.formats.pieces import Call, CallGatherer
 
 _NANO = 1_000_000_000
 
@@ -24,6 +26,8 @@ class OllamaShape:
         self._chat = chat
         self._id_style = id_style
         self._reason = "stop"
+        self._gatherer = CallGatherer()
+        self._calls = 0  # that were told
 
     def opening(self, index: int) -> Sequence[Json]:
         return []
@@ -31,40 +35,37 @@ class OllamaShape:
     def events(self, piece: Piece) -> Sequence[Json]:
         if piece.finish_reason is not None:
             self._reason = _reason(piece.finish_reason)
-        if not (piece.text or piece.thought or piece.calls):
+        call = None if piece.call is None else self._gatherer.add(piece.call)
+        if not (piece.text or piece.thought or call):
             return []
-        return [{**self._head(), **self._said(piece), "done": False}]
+        said = self._said(piece.text, piece.thought, () if call is None else (call,))
+        return [{**self._head(), **said, "done": False}]
 
     def closing(self, tally: Tally) -> Sequence[Json]:
-        return [{**self._head(), **self._said(Piece(0)), **self._end(tally)}]
+        return [{**self._head(), **self._said("", "", ()), **self._end(tally)}]
 
     def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
-        joined = Piece(
-            0,
-            "".join(piece.text for piece in pieces),
-            thought="".join(piece.thought for piece in pieces),
-            calls=tuple(call for piece in pieces for call in piece.calls),
-        )
-        self._reason = _reason(pieces[-1].finish_reason or "stop")
-        return {**self._head(), **self._said(joined), **self._end(tally)}
+        whole = gathered(pieces)[0]
+        self._reason = _reason(whole.finish_reason)
+        return {**self._head(), **self._said(whole.text, whole.thought, whole.calls), **self._end(tally)}
 
     def _head(self) -> Json:
         return {"model": self._model, "created_at": stamp(time.time())}
 
-    def _said(self, piece: Piece) -> Json:
-        thinking = {"thinking": piece.thought} if piece.thought else {}
+    def _said(self, text: str, thought: str, calls: Sequence[Call]) -> Json:
+        thinking = {"thinking": thought} if thought else {}
         if not self._chat:
-            return {"response": piece.text, **thinking}
-        message: Json = {"role": "assistant", "content": piece.text, **thinking}
-        if piece.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call_id(call, self._id_style),
-                    "function": {"index": index, "name": call.name, "arguments": json.loads(call.arguments)},
-                }
-                for index, call in enumerate(piece.calls)
-            ]
+            return {"response": text, **thinking}
+        message: Json = {"role": "assistant", "content": text, **thinking}
+        if calls:
+            message["tool_calls"] = [self._call(call) for call in calls]
         return {"message": message}
+
+    def _call(self, call: Call) -> Json:
+        """A call, which their clients take only whole."""
+        self._calls += 1
+        function = {"index": self._calls - 1, "name": call.name, "arguments": json.loads(call.arguments)}
+        return {"id": call_id(call.id, self._id_style), "function": function}
 
     def _end(self, tally: Tally) -> Json:
         """The counts; `prompt_eval_count` is of the whole prompt, its duration of what was not reused."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from engine.front.answers import Piece, ScoredToken, Tally
 from engine.front.dialects import OPENAI, Dialect, Json
+from engine.front.gathered import Whole, gathered
 from engine.front.tools import call_id
-from engine.text.formats.pieces import Call
+from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown, CallPiece
 from engine.text.text import Text
 
 
@@ -41,7 +42,7 @@ class ChatShape:
         self._with_logprobs = with_logprobs
         self._with_usage = with_usage
         self._id_style = id_style
-        self._calls: dict[int, int] = {}  # that a choice has made so far
+        self._calls: dict[int, int] = {}  # of each choice the number of its latest
 
     def opening(self, index: int) -> Sequence[Json]:
         return [self._chunk([_chat_choice(index, {"role": "assistant", "content": ""}, None, None)])]
@@ -50,10 +51,10 @@ class ChatShape:
         delta: Json = {"content": piece.text} if piece.text or piece.tokens else {}
         if piece.thought:
             delta["reasoning_content"] = piece.thought
-        if piece.calls:
-            first = self._calls.get(piece.index, 0)
-            self._calls[piece.index] = first + len(piece.calls)
-            delta["tool_calls"] = [{"index": first + i, **call} for i, call in enumerate(self._told(piece.calls))]
+        if piece.call is not None:
+            if isinstance(piece.call, CallEnded) and piece.finish_reason is None:
+                return []
+            delta |= self._call(piece.index, piece.call)
         return [self._chunk([_chat_choice(piece.index, delta, self._logprobs(piece.tokens), piece.finish_reason)])]
 
     def closing(self, tally: Tally) -> Sequence[Json]:
@@ -61,31 +62,38 @@ class ChatShape:
 
     def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
         choices = []
-        for piece in join(pieces):
-            message: Json = {"role": "assistant", "content": piece.text, "refusal": None}
-            if piece.thought:
-                message["reasoning_content"] = piece.thought
-            if piece.calls:
-                message |= {"content": piece.text or None, "tool_calls": self._told(piece.calls)}
+        for choice in gathered(pieces):
+            message: Json = {"role": "assistant", "content": choice.text, "refusal": None}
+            if choice.thought:
+                message["reasoning_content"] = choice.thought
+            if choice.calls:
+                calls = [self._function(call.id, call.name, call.arguments) for call in choice.calls]
+                message |= {"content": choice.text or None, "tool_calls": calls}
             choices.append(
                 {
-                    "index": piece.index,
+                    "index": choice.index,
                     "message": message,
-                    "logprobs": self._logprobs(piece.tokens),
-                    "finish_reason": piece.finish_reason,
+                    "logprobs": self._logprobs(choice.tokens),
+                    "finish_reason": choice.finish_reason,
                 }
             )
         return {**self._head.members(), "choices": choices, **_counts(tally)}
 
-    def _told(self, calls: Sequence[Call]) -> list[Json]:
-        return [
-            {
-                "id": call_id(call, self._id_style),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in calls
-        ]
+    def _call(self, choice: int, piece: CallPiece) -> Json:
+        """What a delta says of a call: its name and id at first, then its arguments as they come."""
+        match piece:
+            case CallBegun():
+                self._calls[choice] = self._calls.get(choice, -1) + 1
+                told = self._function(piece.id, piece.name, "")
+            case CallGrown():
+                told = {"function": {"arguments": piece.arguments}}
+            case CallEnded():
+                return {}
+        return {"tool_calls": [{"index": self._calls[choice], **told}]}
+
+    def _function(self, own_id: str, name: str, arguments: str) -> Json:
+        identity = call_id(own_id, self._id_style)
+        return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _chunk(self, choices: list[Json]) -> Json:
         return {**self._head.members("chat.completion.chunk"), "choices": choices}
@@ -136,14 +144,12 @@ class CompletionShape:
 
     def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
         choices = [
-            _text_choice(
-                piece.index, self._echoes[piece.index] + piece.text, self._logprobs(piece), piece.finish_reason
-            )
-            for piece in join(pieces)
+            _text_choice(each.index, self._echoes[each.index] + each.text, self._logprobs(each), each.finish_reason)
+            for each in gathered(pieces)
         ]
         return {**self._head.members(), "choices": choices, **_counts(tally)}
 
-    def _logprobs(self, piece: Piece) -> Json | None:
+    def _logprobs(self, piece: Piece | Whole) -> Json | None:
         if not self._with_logprobs:
             return None
         names = [self._name(scored.token) for scored in piece.tokens]
@@ -167,22 +173,6 @@ class CompletionShape:
             return content.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
-
-
-def join(pieces: Sequence[Piece]) -> list[Piece]:
-    """One piece for each choice, in order of their numbers."""
-    joined: dict[int, Piece] = {}
-    for piece in pieces:
-        before = joined.get(piece.index, Piece(piece.index))
-        joined[piece.index] = Piece(
-            piece.index,
-            before.text + piece.text,
-            before.tokens + piece.tokens,
-            piece.finish_reason,
-            before.thought + piece.thought,
-            before.calls + piece.calls,
-        )
-    return [joined[index] for index in sorted(joined)]
 
 
 def _chat_choice(index: int, delta: Json, logprobs: Json | None, finish_reason: str | None) -> Json:

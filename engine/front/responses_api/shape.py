@@ -10,9 +10,10 @@ from typing import Any
 from engine.front.answers import Piece, Tally
 from engine.front.dialects import RESPONSES, Dialect, Json
 from engine.front.tools import call_id
-from engine.text.formats.pieces import Call
+from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
 Keep = Callable[[Json], None]
+_ARGUMENTS = "response.function_call_arguments"
 _DELTAS = {"reasoning": "response.reasoning_text", "message": "response.output_text"}
 
 
@@ -43,8 +44,14 @@ class ResponseShape:
             events += self._grow("reasoning", piece.thought)
         if piece.text:
             events += self._grow("message", piece.text)
-        for call in piece.calls:
-            events += self._call(call)
+        match piece.call:
+            case CallBegun(name, own_id):
+                events += self._begin_call(name, own_id)
+            case CallGrown(arguments):
+                self._output[-1]["arguments"] += arguments
+                events.append(self._event(f"{_ARGUMENTS}.delta", **self._place(), delta=arguments))
+            case CallEnded():
+                events += self._close()
         if piece.finish_reason is not None:
             self._reason = piece.finish_reason
             events += self._close()
@@ -109,33 +116,35 @@ class ResponseShape:
         self._open = False
         item = self._output[-1]
         item["status"] = "completed"
+        return [
+            *self._done(item),
+            self._event("response.output_item.done", output_index=self._index, item=dict(item)),
+        ]
+
+    def _done(self, item: Json) -> list[Json]:
+        """What is told of an item's content when it is whole."""
+        if item["type"] == "function_call":
+            name, arguments = item["name"], item["arguments"]
+            return [self._event(f"{_ARGUMENTS}.done", **self._place(), name=name, arguments=arguments)]
         part = dict(self._part())
         return [
             self._event(f"{_DELTAS[item['type']]}.done", **self._place(), content_index=0, text=part["text"]),
             self._event("response.content_part.done", **self._place(), content_index=0, part=part),
-            self._event("response.output_item.done", output_index=self._index, item=dict(item)),
         ]
 
-    def _call(self, call: Call) -> list[Json]:
-        events = self._close()
+    def _begin_call(self, name: str, own_id: str) -> list[Json]:
+        closing = self._close()
         item: Json = {
             "id": f"fc_{secrets.token_hex(24)}",
             "type": "function_call",
-            "status": "completed",
-            "call_id": call_id(call, self._id_style),
-            "name": call.name,
-            "arguments": call.arguments,
+            "status": "in_progress",
+            "call_id": call_id(own_id, self._id_style),
+            "name": name,
+            "arguments": "",
         }
         self._output.append(item)
-        begun = {**item, "status": "in_progress", "arguments": ""}
-        arguments = "response.function_call_arguments"
-        return [
-            *events,
-            self._event("response.output_item.added", output_index=self._index, item=begun),
-            self._event(f"{arguments}.delta", **self._place(), delta=call.arguments),
-            self._event(f"{arguments}.done", **self._place(), name=call.name, arguments=call.arguments),
-            self._event("response.output_item.done", output_index=self._index, item=dict(item)),
-        ]
+        self._open = True
+        return [*closing, self._event("response.output_item.added", output_index=self._index, item=dict(item))]
 
     @property
     def _index(self) -> int:

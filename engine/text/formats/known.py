@@ -7,7 +7,6 @@ import re
 from engine.text.formats.readers import (
     JsonCalls,
     NamedJson,
-    NestedTags,
     PythonCalls,
     QuotedNotation,
     TaggedPairs,
@@ -62,47 +61,63 @@ CHANNELS = (
 )
 
 _FUNCTION_TAGS = TaggedPairs(
-    call=_pattern(r"<function=(?P<name>[^>\s]+)>(?P<pairs>.*?)</function>(?=\s*(?:<function=|\Z))"),
-    pair=_pattern(r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>(?=\s*(?:<parameter=|\Z))"),
-)
-_INVOKE_TAGS = TaggedPairs(
-    call=_pattern(r'<invoke name="(?P<name>[^"]+)">(?P<pairs>.*?)</invoke>(?=\s*(?:<invoke |\Z))'),
-    pair=_pattern(r'<parameter name="(?P<key>[^"]+)">(?P<value>.*?)</parameter>(?=\s*(?:<parameter |\Z))'),
-)
-_MARKED_INVOKE_TAGS = TaggedPairs(
-    call=_pattern(
-        r'<｜DSML｜invoke name="(?P<name>[^"]+)">(?P<pairs>.*?)</｜DSML｜invoke>(?=\s*(?:<｜DSML｜invoke |\Z))'
-    ),
-    pair=_pattern(
-        r'<｜DSML｜parameter name="(?P<key>[^"]+)"(?: string="(?P<string>true|false)")?>(?P<value>.*?)'
-        r"</｜DSML｜parameter>(?=\s*(?:<｜DSML｜parameter |\Z))"
-    ),
+    call=_pattern(r"<function=(?P<name>[^>\s]+)>"),
+    call_begins="<function=",
+    ends="</function>",
+    pair=_pattern(r"\s*<parameter=(?P<key>[^>\n]+)>\n?"),
+    pair_begins="<parameter=",
+    value_ends="</parameter>",
+    lines=True,
 )
 _KEY_TAGS = TaggedPairs(
-    call=_pattern(r"\s*(?P<name>[^\s<]+)(?P<pairs>.*)"),
-    pair=_pattern(r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))"),
+    call=_pattern(r"(?P<name>[^\s<]+)"),
+    call_begins="",
+    ends="",
+    pair=_pattern(r"\s*<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>"),
+    pair_begins="<arg_key>",
+    value_ends="</arg_value>",
 )
 _SUFFIXED_KEY_TAGS = TaggedPairs(
-    call=_pattern(
-        r"<tool_call:opensource>(?P<name>[^\s<]+)<tool_sep:opensource>(?P<pairs>.*?)</tool_call:opensource>"
-        r"(?=\s*(?:<tool_call:opensource>|\Z))"
-    ),
-    pair=_pattern(
-        r"<arg_key:opensource>(?P<key>.*?)</arg_key:opensource>\s*<arg_value:opensource>(?P<value>.*?)"
-        r"</arg_value:opensource>(?=\s*(?:<arg_key:opensource>|\Z))"
-    ),
+    call=_pattern(r"<tool_call:opensource>(?P<name>[^\s<]+)<tool_sep:opensource>"),
+    call_begins="<tool_call:opensource>",
+    ends="</tool_call:opensource>",
+    pair=_pattern(r"\s*<arg_key:opensource>(?P<key>.*?)</arg_key:opensource>\s*<arg_value:opensource>"),
+    pair_begins="<arg_key:opensource>",
+    value_ends="</arg_value:opensource>",
 )
 _OPEN_TAGS = TaggedPairs(
-    call=_pattern(
-        r'<\|open\|>call tool="(?P<name>[^"]+)"[^<>]*<\|sep\|>(?P<pairs>.*?)<\|close\|>call<\|sep\|>'
-        r"(?=\s*(?:<\|open\|>call |\Z))"
-    ),
-    pair=_pattern(
-        r'<\|open\|>argument key="(?P<key>[^"]+)"[^<>]*<\|sep\|>(?P<value>.*?)<\|close\|>argument<\|sep\|>'
-        r"(?=\s*(?:<\|open\|>argument |\Z))"
-    ),
+    call=_pattern(r'<\|open\|>call tool="(?P<name>[^"]+)"[^<>]*<\|sep\|>'),
+    call_begins="<|open|>call ",
+    ends="<|close|>call<|sep|>",
+    pair=_pattern(r'\s*<\|open\|>argument key="(?P<key>[^"]+)"[^<>]*<\|sep\|>'),
+    pair_begins="<|open|>argument ",
+    value_ends="<|close|>argument<|sep|>",
 )
 _M3 = "]<]minimax[>["
+_NESTED_TAGS = TaggedPairs(
+    call=_pattern(re.escape(_M3) + r'<invoke name="(?P<name>[^"]+)">'),
+    call_begins=f"{_M3}<invoke ",
+    ends=f"{_M3}</invoke>",
+    pair=_pattern(r"\s*" + re.escape(_M3) + r"<(?P<key>[^\s<>/]+)>"),
+    pair_begins=f"{_M3}<",
+    value_ends=f"{_M3}</KEY>",
+    mark=_M3,
+)
+
+
+def _invoke_tags(mark: str = "", kind: str = "") -> TaggedPairs:
+    return TaggedPairs(
+        call=_pattern(rf'<{mark}invoke name="(?P<name>[^"]+)">'),
+        call_begins=f"<{mark}invoke ",
+        ends=f"</{mark}invoke>",
+        pair=_pattern(rf'\s*<{mark}parameter name="(?P<key>[^"]+)"{kind}>'),
+        pair_begins=f"<{mark}parameter ",
+        value_ends=f"</{mark}parameter>",
+    )
+
+
+_INVOKE_TAGS = _invoke_tags()
+_MARKED_INVOKE_TAGS = _invoke_tags("｜DSML｜", '(?: string="(?P<string>true|false)")?')
 
 CALLS = (
     CallFormat(
@@ -143,10 +158,7 @@ CALLS = (
         name="minimax nested tags",
         signs=(_M3,),
         region=Region((f"{_M3}<tool_call>",), (f"{_M3}</tool_call>",)),
-        reader=NestedTags(
-            _M3,
-            _pattern(re.escape(_M3) + r'<invoke name="(?P<name>[^"]+)">(?P<pairs>.*?)' + re.escape(_M3) + r"</invoke>"),
-        ),
+        reader=_NESTED_TAGS,
         forced=f'{_M3}<tool_call>\n{_M3}<invoke name="NAME">',
         inner=(_M3,),
     ),
@@ -179,7 +191,7 @@ CALLS = (
         region=Region(("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁end｜>",)),
         reader=NamedJson(
             head=_pattern(r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>(?P<name>[^\n]+)\n```json\n"),
-            tail=_pattern(r"\s*```\s*(?:<｜tool▁call▁end｜>)?"),
+            tail=("```", "<｜tool▁call▁end｜>"),
         ),
         forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n",
         inner=("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
@@ -190,7 +202,7 @@ CALLS = (
         region=Region(("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁end｜>",)),
         reader=NamedJson(
             head=_pattern(r"<｜tool▁call▁begin｜>(?P<name>[^<\n]+)<｜tool▁sep｜>"),
-            tail=_pattern(r"\s*(?:<｜tool▁call▁end｜>)?"),
+            tail=("<｜tool▁call▁end｜>",),
         ),
         forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>",
         inner=("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
@@ -204,7 +216,7 @@ CALLS = (
                 r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^\s<]+?)(?::\d+)?)\s*"
                 r"<\|tool_call_argument_begin\|>"
             ),
-            tail=_pattern(r"\s*(?:<\|tool_call_end\|>)?"),
+            tail=("<|tool_call_end|>",),
         ),
         forced="<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
         ids="numbered",
@@ -224,7 +236,7 @@ CALLS = (
         region=Region(("<|tool_calls|>",), ("<|calls|>", "<|end|>")),
         reader=NamedJson(
             head=_pattern(r"<\|tool_call:begin\|>(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)<\|tool_call:args\|>"),
-            tail=_pattern(r"\s*(?:<\|tool_call:end\|>)?"),
+            tail=("<|tool_call:end|>",),
         ),
         forced="<|tool_calls|><|tool_call:begin|>call000000<|tool_call:name|>NAME<|tool_call:args|>",
         inner=("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),

@@ -1,6 +1,7 @@
 """Reads an answer, piece by piece, into text, reasoning and tool calls.
 
-What comes out does not depend on how the answer was cut. A block that turns out not to hold calls is text.
+What comes out, neighbours of a kind joined, does not depend on how the answer was cut. A block that turns out not to
+hold calls is text.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from engine.text.formats.pieces import Call, MalformedCallError, Piece, Said, Thought, Tools
+from engine.text.formats.block import Block
+from engine.text.formats.pieces import Piece, Said, Thought, Tools
+from engine.text.formats.readers import Recipient
 from engine.text.formats.record import NAME, AnswerFormat
 from engine.text.formats.scanning import Finder
-from engine.text.formats.values import to_call
 
 _FEWEST_FOR_BARE = "{"
 
@@ -37,15 +39,14 @@ class AnswerParser:
         self._trimming = part is not Part.SAID
         self._said = False
         self._passed = ""  # what stood outside of everything
-        self._opener = ""
-        self._recipient = ""
+        self._block = Block("", Recipient(""), {})
         self._pieces: list[Piece] = []
         self._steps: dict[Part, Callable[[bool], bool]] = {
             Part.SAID: self._read_said,
             Part.THOUGHT: self._read_thought,
             Part.CALLS: self._read_calls,
             Part.BETWEEN: self._read_header if form.channels else self._read_between,
-            Part.BARE: self._read_bare,
+            Part.BARE: self._read_calls,
         }
         self._enter(part)
 
@@ -81,6 +82,8 @@ class AnswerParser:
     def _markers(self, part: Part) -> tuple[tuple[str, ...], bool]:
         """What ends or interrupts a part, and whether quotes protect."""
         channels, calls = self._form.channels, self._form.calls
+        if part is Part.BARE:
+            return (), False
         if channels is not None:
             ends = (channels.opens, *channels.closes)
             return ((channels.message,), False) if part is Part.BETWEEN else (ends, part is Part.CALLS)
@@ -105,7 +108,7 @@ class AnswerParser:
     def _read_said(self, final: bool) -> bool:
         """Text up to the next marker."""
         if self._may_be_bare() and not self._said and self._held.lstrip()[:1] == _FEWEST_FOR_BARE:
-            self._enter(Part.BARE)
+            self._enter_calls("", Part.BARE)
             return True
         found = self._finder.find(self._held, final)
         if found is None:
@@ -139,22 +142,30 @@ class AnswerParser:
         return True
 
     def _read_calls(self, final: bool) -> bool:
-        """A whole block: what it holds shows when it ends."""
+        """A block of calls, up to the marker that ends it."""
         found = self._finder.find(self._held, final)
-        if found is None and not final:
-            return False
-        body = self._take(len(self._held) if found is None else found.start())
-        closer = "" if found is None else self._take(len(found[0]))
-        read = self._call(self._opener, body, closer)
+        certain = len(self._held) if final else self._finder.certain(self._held)
+        body = self._take(certain if found is None else found.start())
+        for piece in self._block.push(body, final or found is not None):
+            if isinstance(piece, Said):
+                self._trimming = self._trimming and self._block.told
+                self._say(piece.text)
+            else:
+                self._space = ""
+                self._said = self._trimming = True
+                self._pieces.append(piece)
         if found is None:
             return False
+        closer = self._take(len(found[0]))
+        if not self._block.told:
+            self._say(closer)
         calls = self._form.calls
         if calls is not None and not calls.region.closes:
-            self._opener = closer
-            self._enter(Part.CALLS)
+            self._enter_calls(closer)
         else:
+            trimming = self._trimming
             self._leave()
-            self._trimming = read
+            self._trimming = trimming
         return True
 
     def _read_between(self, final: bool) -> bool:
@@ -181,19 +192,11 @@ class AnswerParser:
         self._trimming = False
         recipient = channels.recipient.search(header)
         if recipient is not None and self._tools is not None:
-            self._recipient = recipient[1]
-            self._opener = header + found[0]
+            self._block = Block(header + found[0], Recipient(recipient[1]), self._tools)
             self._enter(Part.CALLS)
         else:
             self._enter(Part.THOUGHT if channels.thought in header else Part.SAID)
         return True
-
-    def _read_bare(self, final: bool) -> bool:
-        if not final:
-            return False
-        body = self._take(len(self._held))
-        self._call("", body, "")
-        return False
 
     # --- what is made of them
 
@@ -202,8 +205,7 @@ class AnswerParser:
         thought, calls = self._form.thought, self._form.calls
         self._trimming = True
         if calls is not None and marker in calls.region.opens:
-            self._opener = marker
-            self._enter(Part.CALLS)
+            self._enter_calls(marker)
         elif self._opens_thought(marker):
             self._space = ""
             self._enter(Part.THOUGHT)
@@ -213,6 +215,13 @@ class AnswerParser:
             self._enter(Part.SAID)
         else:
             self._leave()
+
+    def _enter_calls(self, opener: str, part: Part = Part.CALLS) -> None:
+        """Begin a block of calls."""
+        calls, tools = self._form.calls, self._tools or {}
+        assert calls is not None
+        self._block = Block(opener, calls.reader, tools, known_only=part is Part.BARE)
+        self._enter(part)
 
     def _leave(self) -> None:
         """Go on after a part that a marker has closed."""
@@ -266,30 +275,6 @@ class AnswerParser:
         if self._space and not self._trimming:
             self._pieces.append(Said(self._space))
         self._space = ""
-
-    def _call(self, opener: str, body: str, closer: str) -> bool:
-        """The calls of a block, or its text where it holds something else; whether it holds calls."""
-        try:
-            calls = self._calls(body)
-        except MalformedCallError:
-            self._trimming = False
-            self._say(opener + body + closer)
-            return False
-        self._space = ""
-        self._said = True
-        self._pieces.extend(calls)
-        return True
-
-    def _calls(self, body: str) -> list[Call]:
-        tools = self._tools or {}
-        if self._form.channels is not None:
-            return [to_call(self._recipient, body)]
-        calls = self._form.calls
-        assert calls is not None
-        read = calls.reader.read(body, tools)
-        if self._part is Part.BARE and not all(call.name in tools for call in read):
-            raise MalformedCallError
-        return read
 
 
 def part_after(form: AnswerFormat, prompt: str) -> Part:

@@ -25,15 +25,55 @@ class Thought:
 
 
 @dataclass(frozen=True)
+class CallBegun:
+    """A tool call has begun; more of it follows, up to its `CallEnded`. `id` is "" where the model gave none."""
+
+    name: str
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class CallGrown:
+    """Some more of the arguments of the call that has begun. All of them together are the JSON of an object."""
+
+    arguments: str
+
+
+@dataclass(frozen=True)
+class CallEnded:
+    """The call that has begun is whole."""
+
+
+CallPiece = CallBegun | CallGrown | CallEnded
+Piece = Said | Thought | CallPiece
+
+
+@dataclass(frozen=True)
 class Call:
-    """A whole tool call. `arguments` is the JSON of an object; `id` is "" where the model gave none."""
+    """A whole tool call."""
 
     name: str
     arguments: str
     id: str = ""
 
 
-Piece = Said | Thought | Call
+class CallGatherer:
+    """Makes calls whole again."""
+
+    def __init__(self) -> None:
+        self._begun = CallBegun("")
+        self._arguments: list[str] = []
+
+    def add(self, piece: CallPiece) -> Call | None:
+        """The call that `piece` ends, if it does."""
+        match piece:
+            case CallBegun():
+                self._begun, self._arguments = piece, []
+            case CallGrown():
+                self._arguments.append(piece.arguments)
+            case CallEnded():
+                return Call(self._begun.name, "".join(self._arguments), self._begun.id)
+        return None
 
 
 class MalformedCallError(ValueError):

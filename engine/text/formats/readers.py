@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.text.formats.pieces import Call, MalformedCallError, Tools
-from engine.text.formats.values import to_call, typed
-
-_SPACE = re.compile(r"[\s,;]*")
+from engine.text.formats.json_text import arguments, call, key, string, until, value, whole_value
+from engine.text.formats.pieces import Call, CallBegun, CallGrown, MalformedCallError, Tools
+from engine.text.formats.source import Parts, Source, Steps, Waiting, whole
+from engine.text.formats.values import is_text, to_call, typed, written
 
 
 class Reader(Protocol):
@@ -23,8 +21,8 @@ class Reader(Protocol):
         """Whether a marker between double quotes belongs to a string and ends nothing."""
         ...
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
-        """The calls in `body`, at least one. MalformedCallError for anything else."""
+    def read(self, source: Source, tools: Tools) -> Steps[None]:
+        """Tell the calls in a block as they come, at least one. MalformedCallError where something else stands."""
         ...
 
 
@@ -32,7 +30,8 @@ class Reader(Protocol):
 class JsonCalls:
     """JSON objects, one after the other or in a list. The members `names`, `arguments` and `ids` are what counts.
 
-    With `keyed` an object's only member is the call: its name and its arguments.
+    With `keyed` a member is a call: its name and its arguments. A call is told when its arguments begin, if its name
+    has come before, else with the end of the object. An id that comes later is not read.
     """
 
     names: tuple[str, ...] = ("name",)
@@ -41,105 +40,195 @@ class JsonCalls:
     keyed: bool = False
     quotes: bool = True
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
-        try:
-            return self._read(body)
-        except MalformedCallError:
-            pass
-        for missing in ("}", "]", "}]"):  # an answer may end with the arguments of its last call
-            try:
-                return self._read(body + missing)
-            except MalformedCallError:
-                pass
-        raise MalformedCallError
-
-    def _read(self, body: str) -> list[Call]:
-        return _some([self._call(each) for value in _json_values(body) for each in _listed(value)])
-
-    def _call(self, value: Any) -> Call:
-        if not isinstance(value, dict):
-            raise MalformedCallError
-        if self.keyed:
-            if len(value) != 1:
+    def read(self, source: Source, tools: Tools) -> Steps[None]:
+        while (yield from source.between("[", "]", "}")):
+            if (yield from source.char()) != "{":
                 raise MalformedCallError
-            return to_call(*next(iter(value.items())))
-        inner = value.get("function")
-        if isinstance(inner, dict):
-            value = inner
-        identity = _first(value, self.ids)
-        return to_call(_first(value, self.names), _first(value, self.arguments), str(identity or ""))
+            source.at += 1
+            yield from self._object(source)
+
+    def _object(self, source: Source, inner: bool = False) -> Steps[None]:
+        """A call, from behind its brace to the one that ends it; perhaps it stands in a member `function`."""
+        name, identity, held, told = None, "", None, False
+        while (yield from _another(source)):
+            member = yield from key(source)
+            if self.keyed:
+                yield from arguments(source, member)
+                told = True
+            elif member == "function" and not (inner or told) and (yield from source.char()) == "{":
+                source.at += 1
+                yield from self._object(source, inner=True)
+                told = True
+            elif member in self.arguments and isinstance(name, str) and not told:
+                yield from arguments(source, name, identity)
+                told = True
+            else:
+                other = yield from whole_value(source)
+                if member in self.names and name is None:
+                    name = other
+                elif member in self.arguments and held is None:
+                    held = other
+                elif member in self.ids:
+                    identity = str(other or "")
+        if not told:
+            yield from call(to_call(name, held, identity))
 
 
 @dataclass(frozen=True)
 class NamedJson:
-    """`head` has the groups `name` and perhaps `id`; after it stands a JSON object, and then `tail`."""
+    """`head` has the groups `name` and perhaps `id`; behind it stand a JSON object and perhaps words of `tail`."""
 
     head: re.Pattern[str]
-    tail: re.Pattern[str] = _SPACE
+    tail: tuple[str, ...] = ()
     quotes: bool = True
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
-        calls, at = [], _SPACE.match(body).end()  # type: ignore[union-attr]
-        while at < len(body):
-            head = self.head.match(body, at)
-            if head is None:
-                raise MalformedCallError
-            value, end = _decode(body, head.end())
-            tail = self.tail.match(body, end)
-            if tail is None:
-                raise MalformedCallError
-            calls.append(to_call(head["name"], value, head.groupdict().get("id") or ""))
-            at = _SPACE.match(body, tail.end()).end()  # type: ignore[union-attr]
-        return _some(calls)
+    def read(self, source: Source, tools: Tools) -> Steps[None]:
+        while (yield from source.between(*self.tail)):
+            head = yield from source.head(self.head)
+            yield from arguments(source, head["name"], head.groupdict().get("id") or "")
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """The arguments of one call, whose name stands before them; nothing stands for none."""
+
+    name: str
+    quotes: bool = True
+
+    def read(self, source: Source, tools: Tools) -> Steps[None]:
+        if not (yield from source.between()):
+            yield from call(to_call(self.name, None))
+            return
+        yield from arguments(source, self.name)
+        if (yield from source.between()):
+            raise MalformedCallError
 
 
 @dataclass(frozen=True)
 class TaggedPairs:
-    """`call` has the groups `name` and `pairs`, `pair` the groups `key`, `value` and perhaps `string`.
+    """Calls whose arguments are pairs of a key and a value between tags.
 
-    `string` is "true" for text; where it is absent the tool's schema decides.
+    `call` matches what begins a call and has the group `name`, `pair` what stands before a value and has the groups
+    `key` and perhaps `string`: "true" for text; where it is absent the tool's schema decides. `call_begins` and
+    `pair_begins` are the first words of both. `ends` ends a call, "" if the block does, and `value_ends` a value, in it
+    KEY for its key. Both may also stand in a value: it is over where `value_ends` is followed by the next pair, or by
+    the end of the call and that by the next call or the end of the block. With `lines` a value stands between line
+    ends. With `mark` a value that holds it is tags within tags, those of a list called `item`.
     """
 
     call: re.Pattern[str]
+    call_begins: str
+    ends: str
     pair: re.Pattern[str]
+    pair_begins: str
+    value_ends: str
+    lines: bool = False
+    mark: str = ""
     quotes: bool = False
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
-        return _some([self._call(found, tools) for found in _filling(self.call, body)])
+    @property
+    def _edges(self) -> tuple[str, ...]:
+        return (self.ends, self.pair_begins) if self.ends else (self.pair_begins,)
 
-    def _call(self, found: re.Match[str], tools: Tools) -> Call:
-        name, arguments = found["name"], {}
-        for pair in _filling(self.pair, found["pairs"]):
-            kind = pair.groupdict().get("string")
-            value = pair["value"]
-            arguments[pair["key"]] = value if kind == "true" else typed(value, tools, name, pair["key"])
-        return to_call(name, arguments)
+    def read(self, source: Source, tools: Tools) -> Steps[None]:
+        while (yield from source.between()):
+            name = (yield from source.head(self.call))["name"]
+            yield from self._next(source)
+            yield CallBegun(name)
+            yield CallGrown("{")
+            source.unclosed.append("}")
+            yield from self._pairs(source, tools, name)
+            yield CallGrown(source.unclosed.pop())
+
+    def _pairs(self, source: Source, tools: Tools, name: str) -> Steps[None]:
+        before = ""
+        while True:
+            word, offset = yield from self._next(source)
+            if word == self.ends:
+                source.at += offset
+                return
+            pair = yield from source.head(self.pair)
+            text = self._text(source, self.value_ends.replace("KEY", pair["key"]))
+            before += written(pair["key"]) + ": "
+            if pair.groupdict().get("string") == "true" or is_text(tools, name, pair["key"]):
+                yield from string(text, source.unclosed, before)
+            else:
+                yield CallGrown(before + written(self._typed((yield from whole(text)), tools, name, pair["key"])))
+            before = ", "
+
+    def _next(self, source: Source) -> Waiting[tuple[str, int]]:
+        """What follows, the end of the call or the beginning of a pair, and the offset behind it."""
+        word, offset = yield from source.sees(0, *self._edges)
+        if word is None:
+            raise MalformedCallError
+        if not word and self.ends:
+            yield from source.more()
+        return word, offset
+
+    def _text(self, source: Source, ends: str) -> Parts:
+        """A value up to its end, which is taken too."""
+        words = (f"\n{ends}", ends) if self.lines else (ends,)
+        while True:
+            yield from until(source, words)
+            size = len(ends) + source.text.startswith("\n", source.at) if self.lines else len(ends)
+            if (yield from self._over(source, size)):
+                source.at += size
+                return
+            part = source.text[source.at : source.at + size]
+            source.at += size
+            yield part
+
+    def _over(self, source: Source, offset: int) -> Waiting[bool]:
+        """Whether a value can be over behind `offset`."""
+        word, offset = yield from source.sees(offset, *self._edges)
+        if word and word == self.ends:
+            word, _ = yield from source.sees(offset, self.call_begins)
+        return word is not None
+
+    def _typed(self, text: str, tools: Tools, tool: str, name: str) -> Any:
+        if not self.mark or self.mark not in text:
+            return typed(text, tools, tool, name)
+        tags = self._tags(text)
+        if tags and all(tag == "item" for tag, _ in tags):
+            return [self._typed(inner, {}, "", "") for _, inner in tags]
+        return {tag: self._typed(inner, {}, "", "") for tag, inner in tags}
+
+    def _tags(self, text: str) -> list[tuple[str, str]]:
+        tags, at = [], 0
+        while found := self.pair.search(text, at):
+            closing = self.value_ends.replace("KEY", found["key"])
+            end = text.find(closing, found.end())
+            if end < 0:
+                raise MalformedCallError
+            tags.append((found["key"], text[found.end() : end]))
+            at = end + len(closing)
+        return tags
 
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """A list of calls as Python writes them: `[f(city="Oslo", days=2)]`."""
+    """A list of calls as Python writes them: `[f(city="Oslo", days=2)]`. They are read when all of it is there."""
 
     quotes: bool = False
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
+    def read(self, source: Source, tools: Tools) -> Steps[None]:
+        body = yield from source.rest()
         try:
             tree = ast.parse(_without_json_words(body.strip()), mode="eval").body
             nodes = tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]
-            return _some([self._call(node) for node in nodes])
+            calls = [self._call(node) for node in nodes]
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise MalformedCallError from None
+        for each in calls:
+            yield from call(each)
 
     def _call(self, node: ast.expr) -> Call:
         if not isinstance(node, ast.Call) or node.args:
             raise MalformedCallError
-        arguments = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg}
-        if len(arguments) != len(node.keywords):
+        found = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg}
+        if len(found) != len(node.keywords):
             raise MalformedCallError
-        try:
-            return to_call(ast.unparse(node.func), arguments)
-        except TypeError:  # a set, bytes, a complex number
-            raise MalformedCallError from None
+        return to_call(ast.unparse(node.func), found)
 
 
 @dataclass(frozen=True)
@@ -150,138 +239,24 @@ class QuotedNotation:
     head: re.Pattern[str]
     quotes: bool = False
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
-        head = self.head.match(body.strip())
-        if head is None:
-            raise MalformedCallError
-        value, rest = self._value(body.strip()[head.end() :])
-        if rest.strip():
-            raise MalformedCallError
-        return [to_call(head["name"], value)]
-
-    def _value(self, text: str) -> tuple[Any, str]:
-        """The value that `text` begins with, and what follows it."""
-        text = text.lstrip()
-        if text.startswith(self.quote):
-            end = text.find(self.quote, len(self.quote))
-            if end < 0:
+    def read(self, source: Source, tools: Tools) -> Steps[None]:
+        while (yield from source.between()):
+            name = (yield from source.head(self.head))["name"]
+            if (yield from source.char()) != "{":
                 raise MalformedCallError
-            return text[len(self.quote) : end], text[end + len(self.quote) :]
-        if text.startswith("{"):
-            return self._members(text[1:])
-        if text.startswith("["):
-            return self._elements(text[1:])
-        value, end = _decode(text, 0)
-        return value, text[end:]
-
-    def _members(self, text: str) -> tuple[dict[str, Any], str]:
-        members: dict[str, Any] = {}
-        text = text.lstrip()
-        while not text.startswith("}"):
-            key, colon, text = text.partition(":")
-            if not colon:
-                raise MalformedCallError
-            members[key.strip().removeprefix(self.quote).removesuffix(self.quote)], text = self._value(text)
-            text = _after_comma(text, "}")
-        return members, text[1:]
-
-    def _elements(self, text: str) -> tuple[list[Any], str]:
-        elements: list[Any] = []
-        text = text.lstrip()
-        while not text.startswith("]"):
-            value, text = self._value(text)
-            elements.append(value)
-            text = _after_comma(text, "]")
-        return elements, text[1:]
+            yield CallBegun(name)
+            yield from value(source, source.unclosed, self.quote)
 
 
-@dataclass(frozen=True)
-class NestedTags:
-    """Calls whose arguments are tags within tags, each after the same `mark`; the tags of a list are called `item`."""
-
-    mark: str
-    call: re.Pattern[str]
-    quotes: bool = False
-
-    def read(self, body: str, tools: Tools) -> list[Call]:
-        return _some([self._call(found, tools) for found in _filling(self.call, body)])
-
-    def _call(self, found: re.Match[str], tools: Tools) -> Call:
-        name = found["name"]
-        tags = self._tags(found["pairs"])
-        return to_call(name, {key: self._value(text, tools, name, key) for key, text in tags})
-
-    def _tags(self, text: str) -> list[tuple[str, str]]:
-        opening = re.compile(re.escape(self.mark) + r"<([^\s<>/]+)>")
-        tags, at = [], 0
-        while found := opening.search(text, at):
-            closing = f"{self.mark}</{found[1]}>"
-            end = text.find(closing, found.end())
-            if end < 0:
-                raise MalformedCallError
-            tags.append((found[1], text[found.end() : end]))
-            at = end + len(closing)
-        return tags
-
-    def _value(self, text: str, tools: Tools, tool: str, key: str) -> Any:
-        if self.mark not in text:
-            return typed(text, tools, tool, key)
-        tags = self._tags(text)
-        if tags and all(name == "item" for name, _ in tags):
-            return [self._value(inner, {}, "", "") for _, inner in tags]
-        return {name: self._value(inner, {}, "", "") for name, inner in tags}
-
-
-def _some(calls: list[Call]) -> list[Call]:
-    if not calls:
-        raise MalformedCallError
-    return calls
-
-
-def _decode(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at `at`, and where it ends."""
-    at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-    try:
-        return json.JSONDecoder(strict=False).raw_decode(text, at)
-    except (ValueError, RecursionError):
-        raise MalformedCallError from None
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    at = _SPACE.match(text).end()  # type: ignore[union-attr]
-    while at < len(text):
-        value, at = _decode(text, at)
-        yield value
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((value[name] for name in names if name in value), None)
-
-
-def _filling(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """The matches of a pattern, which must leave nothing but space between them."""
-    at = 0
-    for found in pattern.finditer(text):
-        if text[at : found.start()].strip():
-            raise MalformedCallError
-        at = found.end()
-        yield found
-    if text[at:].strip():
-        raise MalformedCallError
-
-
-def _after_comma(text: str, closing: str) -> str:
-    text = text.lstrip()
-    if text.startswith(","):
-        return text[1:].lstrip()
-    if not text.startswith(closing):
-        raise MalformedCallError
-    return text
+def _another(source: Source) -> Waiting[bool]:
+    """Whether another member of an object follows; its end is taken."""
+    while True:
+        char = yield from source.char()
+        if char not in ",}":
+            return True
+        source.at += 1
+        if char == "}":
+            return False
 
 
 _STRING_OR_WORD = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\b(true|false|null)\b""", re.DOTALL)

@@ -6,6 +6,21 @@ import re
 from collections.abc import Iterable
 
 
+class Beginnings:
+    """What some words may begin as, at the end of a text."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._beginnings = frozenset(word[:size] for word in words for size in range(1, len(word) + 1))
+        self._longest = max(map(len, self._beginnings), default=0)
+
+    def certain(self, text: str) -> int:
+        """How much of `text`, in which none of the words stands, belongs to none, whatever follows."""
+        for size in range(min(self._longest, len(text)), 0, -1):
+            if text[-size:] in self._beginnings:
+                return len(text) - size
+        return len(text)
+
+
 class Finder:
     """Finds the first of some markers; the longest of several that begin together.
 
@@ -17,6 +32,8 @@ class Finder:
         self._longest = max(map(len, self.markers), default=0)
         words = list(map(re.escape, self.markers))
         self._pattern = re.compile("|".join([r"\\.", '"', *words] if quotes else words), re.DOTALL) if words else None
+        self._beginnings = Beginnings(self.markers)
+        self._escapes = quotes
         self._at = 0
         self._quoted = False
 
@@ -40,8 +57,7 @@ class Finder:
 
     def certain(self, text: str) -> int:
         """How much of `text`, in which no marker was found, belongs to none, whatever follows."""
-        start = max(0, len(text) - self._longest + 1)
-        for at in range(start, len(text)):
-            if any(marker.startswith(text[at:]) for marker in self.markers):
-                return at
-        return len(text)
+        certain = self._beginnings.certain(text)
+        if self._escapes and text.endswith("\\") and self._at < len(text):
+            return min(certain, len(text) - 1)  # it escapes what follows
+        return certain

@@ -1,4 +1,4 @@
-"""Arguments that a model wrote as bare text, made JSON values by what the tool's schema expects."""
+"""Values of arguments as JSON, those that a model wrote as bare text by what the tool's schema expects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ def to_call(name: Any, arguments: Any, identity: str = "") -> Call:
         arguments = read_json(arguments or "{}")
     if not isinstance(name, str) or not name or not isinstance(arguments, Mapping | None):
         raise MalformedCallError
-    return Call(name, json.dumps(arguments or {}, ensure_ascii=False), identity)
+    return Call(name, written(arguments or {}), identity)
+
+
+def written(value: Any) -> str:
+    """`value` as JSON that any reader takes: no halves of surrogate pairs; MalformedCallError for NaN and infinity."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise MalformedCallError from None
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def read_json(text: str) -> Any:
@@ -29,19 +38,21 @@ def read_json(text: str) -> Any:
 
 def typed(text: str, tools: Tools, tool: str, parameter: str) -> Any:
     """The value of a parameter: text where the schema says string, else JSON or a Python literal where it is one."""
-    expected = _types(tools.get(tool, {}), parameter)
-    if expected == {"string"}:
+    if is_text(tools, tool, parameter):
         return text
-    stripped = text.strip()
-    try:
-        return json.loads(stripped)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        value = ast.literal_eval(stripped)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-    return value if _is_json(value) else text
+    for read in (json.loads, ast.literal_eval):
+        try:
+            value = read(text.strip())
+            written(value)
+            return value
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            pass
+    return text
+
+
+def is_text(tools: Tools, tool: str, parameter: str) -> bool:
+    """Whether the value of a parameter can be nothing but text."""
+    return _types(tools.get(tool, {}), parameter) == {"string"}
 
 
 def _types(schema: Mapping[str, Any], parameter: str) -> set[str]:
@@ -57,11 +68,3 @@ def _types(schema: Mapping[str, Any], parameter: str) -> set[str]:
         return {each for each in named if isinstance(each, str)}
     choices = found.get("enum")
     return {"string"} if isinstance(choices, list) and all(isinstance(each, str) for each in choices) else set()
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
