@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from engine.base.errors import ContextFullError
 from engine.front.client import WorkerClient
 from engine.front.reuse import sentence
-from engine.text.anchors import Anchor
+from engine.memory.lookup import Reuse
+from engine.memory.retention import Anchor
 from engine.text.formats.parser import AnswerParser, Part
 from engine.text.formats.pieces import CallBegun, CallEnded, CallPiece, Said, Thought, Tools
 from engine.text.formats.pieces import Piece as AnswerPiece
@@ -23,7 +24,6 @@ from engine.worker.protocol import (
     Generate,
     Grammar,
     Progress,
-    Reused,
     Sampling,
     ThoughtBound,
     TokenLogprob,
@@ -111,7 +111,7 @@ class Tally:
     decode_bytes: int = 0  # weights read in decode_seconds
     decoded: int = 0  # tokens after the first of each choice, which decode_seconds is the time of
     experts: ExpertWork | None = None  # of a device
-    reuse: Reused | None = None  # of the prompt of which most had to be computed
+    reuse: Reuse | None = None  # of the prompt of which most had to be computed
     reuse_prompt: int = 0  # its tokens
 
     def add(self, job: Job, cached: int, generated: int, prompt_seconds: float, decode_seconds: float) -> None:
@@ -149,7 +149,7 @@ class Tally:
         if work is not None:
             self.experts = work if self.experts is None else self.experts.plus(work)
 
-    def add_reuse(self, job: Job, reuse: Reused | None) -> None:
+    def add_reuse(self, job: Job, reuse: Reuse | None) -> None:
         """Note what was reused of a prompt, and why no more."""
         if reuse is None or job.sampling.choice:
             return

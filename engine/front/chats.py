@@ -9,7 +9,7 @@ from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
 from engine.front.fields import FieldError
 from engine.front.tools import ToolUse
-from engine.text.anchors import Anchor
+from engine.memory.retention import Anchor
 from engine.text.formats.parser import Part, forced_beginning, part_after
 from engine.text.formats.reasoning import thought_edges
 from engine.text.formats.record import NAME, AnswerFormat

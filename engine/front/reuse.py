@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
+from engine.memory.lookup import Reuse
 from engine.memory.pages import PAGE_TOKENS
-from engine.worker.protocol import Reused
 
 
-def sentence(reuse: Reused, prompt_tokens: int) -> str:
+def sentence(reuse: Reuse, prompt_tokens: int) -> str:
     """What `reuse` means for a prompt of so many tokens, to stand after `reused N of M tokens: `."""
     known, position = reuse.known, reuse.position
     match reuse.why:
@@ -28,4 +30,5 @@ def sentence(reuse: Reused, prompt_tokens: int) -> str:
             return f"it was computed before up to {known}, but what a window shows after {position} is not kept"
         case "forgotten":
             return f"what was computed after {known} tokens was forgotten to make room"
-    return reuse.why
+        case why:
+            assert_never(why)

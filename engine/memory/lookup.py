@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from engine.memory.pages import PAGE_TOKENS
 from engine.memory.radix import Node, RadixTree
@@ -23,18 +24,19 @@ class ContextTraits:
     paged: bool = True
 
 
+ReuseReason = Literal["last", "new", "differs", "state", "window", "forgotten"]
+"""last: all was reused but the last token and the page that holds it; new: nothing like it was computed; differs: it
+parts from what was computed; state, window: at a later page border the recurrent state is missing, or the window pages
+that a token there sees; forgotten: what follows was there, and made way."""
+
+
 @dataclass(frozen=True)
 class Reuse:
-    """`position` tokens need no computing, `known` were computed before. `why` says why `position` is no larger:
-
-    last: all was reused but the last token and the page that holds it; new: nothing like it was computed; differs: it
-    parts from what was computed at `known`; state, window: at a later page border the recurrent state is missing, or
-    the window pages that a token there sees; forgotten: what follows was there, and made way.
-    """
+    """`position` tokens need no computing, `known` were computed before; `why` says why `position` is no larger."""
 
     position: int
     known: int
-    why: str
+    why: ReuseReason
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def look_up(tree: RadixTree, traits: ContextTraits, path: Sequence[Node], tokens
             depth = node.depth
     last = nodes[-1] if nodes else tree.root
     known = len(nodes) * PAGE_TOKENS + tree.shared_part(last, tokens)
+    why: ReuseReason
     if depth == limit:
         why = "last"
     elif depth < len(nodes):

@@ -18,7 +18,8 @@ NET_TOKENS = 1024  # between two borders of the net, where the room allows it
 NET_SHARE = 4  # one in so many saves is the net's, if it needs them
 
 Anchor = tuple[int, bool]
-"""Tokens before a semantic edge, and whether it opens."""
+"""How much lies before a semantic edge (characters in a text, tokens elsewhere), and whether something opens there;
+else something has just closed."""
 
 
 class Rank(IntEnum):

@@ -10,8 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-Anchor = tuple[int, bool]
-"""How much lies before an edge, and whether something opens there; else something has just closed."""
+from engine.memory.retention import Anchor
 
 # Words in the names of control tokens that close something, beside those that begin with `end`: end of sequence, turn,
 # message, and the two by which harmony ends an answer.

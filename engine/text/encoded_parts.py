@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from threading import Lock
 
-from engine.text.anchors import Anchor, among_tokens
+from engine.memory.retention import Anchor
+from engine.text.anchors import among_tokens
 
 Ids = Sequence[int]
 Spans = Sequence[tuple[int, int]]

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from engine.base.errors import UnsupportedError, UsageError
-from engine.text.anchors import Anchor, edges, plain_markers
+from engine.memory.retention import Anchor
+from engine.text.anchors import edges, plain_markers
 from engine.text.conversation import Conversation
 from engine.text.formats.choice import format_of
 from engine.text.formats.record import AnswerFormat

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.base.spelling import Spelling
-from engine.text.anchors import Anchor, closes, has_subject, merged, plain_markers
+from engine.memory.retention import Anchor
+from engine.text.anchors import closes, has_subject, merged, plain_markers
 from engine.text.folder import read_text_files
 from engine.text.guard import scrub
 from engine.text.stream import Stream

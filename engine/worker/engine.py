@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from engine.base.errors import FreetokenError, UsageError
@@ -30,7 +31,6 @@ from engine.worker.protocol import (
     Ready,
     Resize,
     Resized,
-    Reused,
     SaveContext,
     Stats,
     Tokens,
@@ -375,5 +375,5 @@ def _done(request: Request, reason: str, now: float, read_bytes: int, experts: E
         decode_seconds=now - request.first_token,
         decode_bytes=read_bytes - request.read_bytes_before,
         experts=experts,
-        reuse=None if request.reuse is None else Reused(request.cached_tokens, request.reuse.known, request.reuse.why),
+        reuse=None if request.reuse is None else replace(request.reuse, position=request.cached_tokens),
     )

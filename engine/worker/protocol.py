@@ -16,6 +16,8 @@ from engine.base.errors import FreetokenError
 from engine.base.sampling import PARAMETERS
 from engine.base.spelling import Spelling
 from engine.base.units import KvBudget
+from engine.memory.lookup import Reuse
+from engine.memory.retention import Anchor
 
 PROTOCOL_VERSION = 7
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
@@ -145,7 +147,7 @@ class Generate(Message):
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
-    anchors: tuple[tuple[int, bool], ...] = ()
+    anchors: tuple[Anchor, ...] = ()
     anchor_ids: Mapping[int, bool] = field(default_factory=dict)
     anchor_runs: tuple[tuple[tuple[int, ...], bool], ...] = ()
 
@@ -293,22 +295,6 @@ class Tokens(Message):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-REUSE_REASONS = ("last", "new", "differs", "state", "window", "forgotten")
-"""Why no more of a prompt was reused. last: all but the last token was, or the rest of its page; new: nothing like it
-was ever computed; differs: it parts from what was computed; state, window: the recurrent state, or the keys and values
-behind a window, of a later position are not kept; forgotten: they once were there and had to make way."""
-
-
-@dataclass(frozen=True)
-class Reused:
-    """How much of a prompt was not computed again: `position` tokens of it, though `known` of them were computed
-    before. `why` is one of `REUSE_REASONS`."""
-
-    position: int
-    known: int
-    why: str
-
-
 @dataclass(frozen=True)
 class Done(Message):
     """An answer is complete. `reason` is stop (a stop id) or length. `generated` counts a stop id too.
@@ -328,7 +314,7 @@ class Done(Message):
     decode_seconds: float
     decode_bytes: int
     experts: ExpertWork | None = None
-    reuse: Reused | None = None
+    reuse: Reuse | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.base.spelling import Spelling
+from engine.memory.lookup import Reuse
+from engine.memory.retention import Anchor
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
@@ -14,7 +16,6 @@ from engine.worker.protocol import (
     ExpertWork,
     Grammar,
     Message,
-    Reused,
     Sampling,
     ThoughtBound,
     TokenLogprob,
@@ -70,7 +71,7 @@ def _read_work(value: Any) -> Any:
     return ExpertWork(**value) if isinstance(value, dict) else value
 
 
-def _read_anchors(value: Any) -> tuple[tuple[int, bool], ...]:
+def _read_anchors(value: Any) -> tuple[Anchor, ...]:
     return tuple((int(position), bool(opens)) for position, opens in value)
 
 
@@ -82,8 +83,8 @@ def _read_anchor_ids(value: dict[str, Any]) -> dict[int, bool]:
     return {int(token): bool(opens) for token, opens in value.items()}
 
 
-def _read_reuse(value: dict[str, Any] | None) -> Reused | None:
-    return None if value is None else Reused(**value)
+def _read_reuse(value: dict[str, Any] | None) -> Reuse | None:
+    return None if value is None else Reuse(**value)
 
 
 def _read_logprobs(value: list[dict[str, Any]]) -> tuple[TokenLogprob, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 from engine.base import errors
 from engine.base.spelling import Spelling
 from engine.base.units import KvBudget
+from engine.memory.lookup import Reuse, ReuseReason
 from engine.worker.protocol import (
     FROM_FRONT,
     FROM_WORKER,
-    REUSE_REASONS,
     ExpertCache,
     ExpertWork,
     Failed,
     Generate,
     Message,
     Resize,
-    Reused,
     Sampling,
     ThoughtBound,
     TokenLogprob,
@@ -47,6 +46,7 @@ sampling = st.builds(
 )
 cache = st.none() | st.builds(ExpertCache, st.integers(0, 99), st.integers(0, 99), st.floats(0, 1))
 work = st.none() | st.builds(ExpertWork, st.dictionaries(st.text(), finite), finite, st.text(), st.text())
+REASONS = st.sampled_from(get_args(ReuseReason))
 HARD = {
     "sampling": sampling,
     "logprobs": st.lists(scores, max_size=3).map(tuple),
@@ -64,7 +64,8 @@ HARD = {
     "anchors": st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=3).map(tuple),
     "anchor_ids": st.dictionaries(st.integers(0, 9), st.booleans()),
     "anchor_runs": st.lists(st.tuples(ids, st.booleans()), max_size=3).map(tuple),
-    "reuse": st.none() | st.builds(Reused, st.integers(0, 99), st.integers(0, 99), st.sampled_from(REUSE_REASONS)),
+    "reuse": st.none()
+    | st.builds(Reuse, st.integers(0, 99), st.integers(0, 99), st.sampled_from(get_args(ReuseReason))),
 }
 
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from engine.front.answers import Job, Tally
 from engine.front.reuse import sentence
-from engine.worker.protocol import REUSE_REASONS, Reused, Sampling
+from engine.memory.lookup import Reuse, ReuseReason
+from engine.worker.protocol import Sampling
 
 
-@pytest.mark.parametrize("why", REUSE_REASONS)
-def test_every_code_has_a_sentence(why: str) -> None:
-    text = sentence(Reused(48, 70, why), 90)
+@pytest.mark.parametrize("why", get_args(ReuseReason))
+def test_every_code_has_a_sentence(why: ReuseReason) -> None:
+    text = sentence(Reuse(48, 70, why), 90)
     assert text != why
     assert len(text.split()) > 5
     assert not text.endswith(".")
 
 
 def test_sentences_tell_the_numbers() -> None:
-    assert "its last 5 are" in sentence(Reused(48, 48, "last"), 53)
-    assert "none before its last token" in sentence(Reused(0, 0, "last"), 12)
-    assert "its first 70 was" in sentence(Reused(64, 70, "differs"), 90)
-    assert "pages of 16 are reused whole" in sentence(Reused(0, 9, "differs"), 90)
-    assert "pages" not in sentence(Reused(64, 64, "differs"), 90)
-    assert sentence(Reused(32, 80, "state"), 90).count("80") == sentence(Reused(32, 80, "state"), 90).count("32") == 1
-    assert sentence(Reused(0, 0, "unheard of"), 9) == "unheard of"
+    assert "its last 5 are" in sentence(Reuse(48, 48, "last"), 53)
+    assert "none before its last token" in sentence(Reuse(0, 0, "last"), 12)
+    assert "its first 70 was" in sentence(Reuse(64, 70, "differs"), 90)
+    assert "pages of 16 are reused whole" in sentence(Reuse(0, 9, "differs"), 90)
+    assert "pages" not in sentence(Reuse(64, 64, "differs"), 90)
+    assert sentence(Reuse(32, 80, "state"), 90).count("80") == sentence(Reuse(32, 80, "state"), 90).count("32") == 1
 
 
 def test_the_prompt_of_which_most_was_computed_is_told() -> None:
@@ -35,7 +37,7 @@ def test_the_prompt_of_which_most_was_computed_is_told() -> None:
         for index, (count, choice) in enumerate([(40, 0), (90, 0), (60, 0), (500, 1)])
     ]
     for job, position in zip(jobs, (0, 64, 0, 0), strict=True):
-        tally.add_reuse(job, Reused(position, position, "differs" if position else "new"))
+        tally.add_reuse(job, Reuse(position, position, "differs" if position else "new"))
     tally.add_reuse(jobs[0], None)
     statistics = tally.statistics()
     assert (statistics["reuse_why"], statistics["known_tokens"]) == ("new", 0)

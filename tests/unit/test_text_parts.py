@@ -11,7 +11,8 @@ import text_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.text.anchors import Anchor, among_tokens
+from engine.memory.retention import Anchor
+from engine.text.anchors import among_tokens
 from engine.text.encoded_parts import PartCache
 from engine.text.text import Text
 from engine.text.vocabulary import Vocabulary
