@@ -6,6 +6,9 @@
 namespace freetoken {
 namespace {
 
+// Values of one block that are attended together: half of a second cache of 512 KiB, which most processors have.
+constexpr size_t kValueBytes = size_t{256} << 10;
+
 struct Shape {
     int cache = 0;
     int heads = 0;
@@ -16,13 +19,15 @@ struct Shape {
     int top_k = 0;  // numbers of one selection
 };
 
-// Some consecutive queries of a sequence and some heads of one kv head: what is attended together.
+// Some consecutive queries of a sequence and some heads of one kv head, or one query and all heads of some kv heads:
+// what is attended together.
 struct Span {
     const Sequence* sequence = nullptr;
     int token = 0;  // in the batch
     int queries = 0;
     int head = 0;  // the first query head
     int heads = 0;
+    int kv_heads = 1;
     int block_begin = 0;  // blocks that any of the queries sees
     int block_end = 0;
     size_t first_part = 0;            // of its blocks' parts, where blocks are shared out
@@ -70,7 +75,7 @@ public:
             case 1:
                 return plan(step);
             default:
-                return {{shared_out_ ? static_cast<uint32_t>(spans_.size()) : 0}, merge_cost()};
+                return {{shared_out_ ? static_cast<uint32_t>(spans_.size()) * kMerges : 0}, merge_cost()};
         }
     }
 
@@ -80,7 +85,7 @@ public:
             if (phase == 0)
                 append(step, static_cast<int>(task));
             else if (phase == 2)
-                merge(spans_[task], memory);
+                merge(spans_[task / kMerges], static_cast<int>(task % kMerges), memory);
             else if (shared_out_)
                 attend_one_block(task, memory);
             else
@@ -130,20 +135,28 @@ private:
                                        page + sixteen + slot % 16 * cache_.value_bytes());
     }
 
+    // So many give each thread its share.
+    size_t wanted_tasks() const { return 4 * static_cast<size_t>(machine_.threads); }
+
     // Cuts the batch into spans; where there are too few for the threads, each block of each span is a task.
     Work plan(const Step& step) {
         spans_.clear();
         cost_ = 0;
         blocks_ = 0;
+        const int together = kv_heads_together(step);
         for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
             for (const Sequence& sequence : step.sequences) {
                 const int whole = tokens_that_see_all(sequence);
+                if (whole == 1 && sequence.tokens == 1 && group() <= kAttentionRows) {
+                    if (kv_head % together == 0)
+                        add_span(sequence, kv_head, std::min(together, shape_.kv_heads - kv_head));
+                    continue;
+                }
                 add_spans(sequence, kv_head, {0, whole}, false);
                 add_spans(sequence, kv_head, {whole, sequence.tokens}, true);
             }
         }
-        const size_t wanted = 4 * static_cast<size_t>(machine_.threads);
-        shared_out_ = machine_.threads > 1 && spans_.size() < wanted && blocks_ > spans_.size();
+        shared_out_ = machine_.threads > 1 && spans_.size() < wanted_tasks() && blocks_ > spans_.size();
         if (!shared_out_) return {{static_cast<uint32_t>(spans_.size())}, cost_ * shape_.kernel.k_dim / 4};
         parts_.reserve(blocks_ * part_values() * sizeof(float));
         return {{static_cast<uint32_t>(blocks_)}, cost_ * shape_.kernel.k_dim / 4};
@@ -156,6 +169,34 @@ private:
         return static_cast<int>(std::clamp<int64_t>(seen, 0, sequence.tokens));
     }
 
+    // How many kv heads of a single token are attended page by page: a block's values must stay in the second cache
+    // from its first key to its last, and the threads must not run out of tasks.
+    int kv_heads_together(const Step& step) const {
+        const size_t values = size_t{kAttentionBlock} * v_stride() * cache_.value_bytes();
+        int together = std::clamp(static_cast<int>(kValueBytes / values), 1, shape_.kv_heads);
+        together = std::clamp(kAttentionRows / group(), 1, together);
+        size_t blocks = 0;
+        for (const Sequence& sequence : step.sequences)
+            blocks += static_cast<size_t>(sequence.position) / kAttentionBlock + 1;
+        while (together > 1 && blocks * static_cast<size_t>(shape_.kv_heads / together) < wanted_tasks()) together /= 2;
+        return together;
+    }
+
+    void add_span(const Sequence& sequence, int kv_head, int kv_heads) {
+        Span span = make_span(sequence, 0, 1);
+        span.head = kv_head * group();
+        span.heads = kv_heads * group();
+        span.kv_heads = kv_heads;
+        add(span);
+    }
+
+    void add(Span& span) {
+        span.first_part = blocks_;
+        blocks_ += static_cast<size_t>(span.blocks());
+        cost_ += int64_t{span.rows()} * span.blocks() * kAttentionBlock;
+        spans_.push_back(span);
+    }
+
     // Tokens with selections of their own share no reading, so each is a span with as many heads as there is room for.
     void add_spans(const Sequence& sequence, int kv_head, Tokens tokens, bool selects) {
         const int heads = std::min(group(), selects ? kAttentionRows : kAttentionRows / 2);
@@ -166,10 +207,7 @@ private:
                 span.head = kv_head * group() + head;
                 span.heads = std::min(heads, group() - head);
                 if (selects) select(span);
-                span.first_part = blocks_;
-                blocks_ += static_cast<size_t>(span.blocks());
-                cost_ += int64_t{span.rows()} * span.blocks() * kAttentionBlock;
-                spans_.push_back(span);
+                add(span);
             }
         }
     }
@@ -210,6 +248,7 @@ private:
         result.q_stride = q_.stride;
         result.queries = span.queries;
         result.heads = span.heads;
+        result.kv_heads = span.kv_heads;
         result.position = span.sequence->position + span.token - span.sequence->begin;
         result.k = layer.keys(kv_head, 0);
         result.v = layer.values(kv_head, 0);
@@ -230,36 +269,42 @@ private:
 
     void attend(const Span& span, float* scratch) {
         float* memory = scratch + (machine_.operations->attention_scratch(shape_.kernel) + 15) / 16 * 16;
-        const AttentionPart sum = empty_sum(span, memory);
+        const AttentionPart sum = part_at(memory);
+        std::fill_n(sum.l, span.rows(), -1.0f);
         const AttentionPart part = part_at(memory + part_values());
         const AttentionSpan where = kernel_span(span);
         for (int block = span.block_begin; block < span.block_end; ++block) {
             machine_.operations->attend_block(shape_.kernel, where, block, scratch, part);
             machine_.operations->merge_attention(span.rows(), shape_.kernel.v_stride, part, sum);
         }
-        finish(span, sum);
+        finish(span, 0, span.rows(), sum);
     }
 
-    void merge(const Span& span, float* scratch) {
-        const AttentionPart sum = empty_sum(span, scratch);
+    // The rows of a span are merged in so many tasks.
+    static constexpr int kMerges = 4;
+
+    void merge(const Span& span, int share, float* scratch) {
+        const int begin = span.rows() * share / kMerges;
+        const int rows = span.rows() * (share + 1) / kMerges - begin;
+        const AttentionPart sum = part_at(scratch);
+        std::fill_n(sum.l, rows, -1.0f);
         for (int block = 0; block < span.blocks(); ++block) {
-            float* part = parts_.floats() + (span.first_part + static_cast<size_t>(block)) * part_values();
-            machine_.operations->merge_attention(span.rows(), shape_.kernel.v_stride, part_at(part), sum);
+            float* memory = parts_.floats() + (span.first_part + static_cast<size_t>(block)) * part_values();
+            const AttentionPart part = part_at(memory);
+            const size_t at = static_cast<size_t>(begin);
+            machine_.operations->merge_attention(rows, shape_.kernel.v_stride,
+                                                 {part.m + at, part.l + at, part.o + at * v_stride()}, sum);
         }
-        finish(span, sum);
+        finish(span, begin, rows, sum);
     }
 
-    AttentionPart empty_sum(const Span& span, float* memory) const {
-        const AttentionPart sum = part_at(memory);
-        std::fill_n(sum.l, span.rows(), -1.0f);
-        return sum;
-    }
-
-    void finish(const Span& span, const AttentionPart& sum) const {
-        for (int row = 0; row < span.rows(); ++row) {
+    // Rows [begin, begin + rows) of a span, which lie at the beginning of `sum`.
+    void finish(const Span& span, int begin, int rows, const AttentionPart& sum) const {
+        for (int i = 0; i < rows; ++i) {
+            const int row = begin + i;
             const int head = span.head + row % span.heads;
-            machine_.operations->finish_attention(shape_.sinks == nullptr ? nullptr : shape_.sinks + head, sum.m[row],
-                                                  sum.l[row], sum.o + static_cast<size_t>(row) * v_stride(),
+            machine_.operations->finish_attention(shape_.sinks == nullptr ? nullptr : shape_.sinks + head, sum.m[i],
+                                                  sum.l[i], sum.o + static_cast<size_t>(i) * v_stride(),
                                                   shape_.kernel.v_dim,
                                                   o_.row(span.token + row / span.heads) + head * shape_.kernel.v_dim);
         }
@@ -331,6 +376,8 @@ std::unique_ptr<Operation> make_attention(const OpReader& op) {
     op.require(layer.every == 1, "looks for a key of every token in a cache that has fewer");
     kernel.page_tokens = cache.page_tokens();
     kernel.page_bytes = layer.page_bytes;
+    kernel.k_head_bytes = layer.k_bytes;
+    kernel.v_head_bytes = layer.v_bytes;
     kernel.half = cache.half();
     kernel.latent = layer.latent();
     return std::make_unique<Attention>(op.builder.machine(), cache, shape, q, k, v, chosen, o,

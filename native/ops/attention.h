@@ -62,11 +62,51 @@ void exponentiate(float* scores, Visible range, float& m, float& l) {
     l = sum(total);
 }
 
+// The keys that are read after a block, page by page as they lie: they are fetched while its values are summed.
+class KeysAhead {
+public:
+    KeysAhead(const AttentionShape& shape, const BlockRuns& runs, int kv_heads, Visible range)
+        : next_(runs.next + range.begin / kLanes),
+          end_(runs.next + (range.end + kLanes - 1) / kLanes),
+          kv_heads_(kv_heads),
+          head_bytes_(shape.k_head_bytes),
+          run_bytes_(static_cast<size_t>(shape.k_stride) * kLanes * value_bytes(shape)) {}
+
+    // Where the next `bytes` begin; a place that was fetched before when all have been.
+    const uint8_t* take(size_t bytes) {
+        const uint8_t* const place = *next_ + static_cast<size_t>(head_) * head_bytes_ + at_;
+        at_ += bytes;
+        if (at_ < run_bytes_) return place;
+        at_ = 0;
+        if (++head_ < kv_heads_) return place;
+        head_ = 0;
+        if (next_ + 1 < end_) ++next_;
+        return place;
+    }
+
+private:
+    const uint8_t* const* next_;
+    const uint8_t* const* end_;
+    int kv_heads_;
+    size_t head_bytes_;
+    size_t run_bytes_;
+    int head_ = 0;
+    size_t at_ = 0;
+};
+
+// Values of some positions in a block: a run each, and how they lie in one.
+struct ValueRuns {
+    const uint8_t* const* runs;
+    size_t head_at;  // of the kv head that is read, from the first one's on
+    size_t position_bytes;
+};
+
 // o[r][i] = fma(weight[r][p], v[p][i], o[r][i]) for ascending p of `range`, R rows and C runs of 16 values from byte
 // `column` of each position on.
 template <int R, int C, bool kHalf>
-void accumulate_tile(const BlockRuns& runs, size_t position_bytes, size_t column, Visible range, const float* weights,
+void accumulate_tile(const ValueRuns& values, KeysAhead& ahead, size_t column, Visible range, const float* weights,
                      float* o, int o_stride) {
+    constexpr size_t tile_bytes = C * kLanes * (kHalf ? 2 : 4);
     Lanes acc[R][C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
@@ -75,12 +115,14 @@ void accumulate_tile(const BlockRuns& runs, size_t position_bytes, size_t column
     for (int p = range.begin; p < range.end;) {
         const int run = p / kLanes;
         const int stop = least(range.end, (run + 1) * kLanes);
-        size_t at = static_cast<size_t>(p % kLanes) * position_bytes + column;
-        for (; p < stop; ++p, at += position_bytes) {
-            prefetch(runs.next[run] + at);
+        const uint8_t* at =
+            values.runs[run] + values.head_at + static_cast<size_t>(p % kLanes) * values.position_bytes + column;
+        const uint8_t* fetched = ahead.take(kLanes * tile_bytes);
+        for (; p < stop; ++p, at += values.position_bytes, fetched += tile_bytes) {
+            for (size_t line = 0; line < tile_bytes; line += kLineBytes) prefetch(fetched + line);
             Lanes value[C];
 #pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) value[c] = load_cached<kHalf>(runs.values[run] + at, c * kLanes);
+            for (int c = 0; c < C; ++c) value[c] = load_cached<kHalf>(at, c * kLanes);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 const Lanes weight = broadcast(weights[r * kAttentionBlock + p]);
@@ -96,65 +138,83 @@ void accumulate_tile(const BlockRuns& runs, size_t position_bytes, size_t column
 }
 
 template <int R, bool kHalf>
-void accumulate_rows(const BlockRuns& runs, size_t position_bytes, Visible range, const float* weights, float* o,
+void accumulate_rows(const ValueRuns& values, KeysAhead& ahead, Visible range, const float* weights, float* o,
                      int o_stride) {
-    constexpr int C = least(kSums / R, 4);
+    constexpr int C = column_tile(R);
     constexpr size_t size = kHalf ? 2 : 4;
     int i = 0;
     for (; i + C * kLanes <= o_stride; i += C * kLanes)
-        accumulate_tile<R, C, kHalf>(runs, position_bytes, static_cast<size_t>(i) * size, range, weights, o + i,
-                                     o_stride);
+        accumulate_tile<R, C, kHalf>(values, ahead, static_cast<size_t>(i) * size, range, weights, o + i, o_stride);
     for (; i < o_stride; i += kLanes)
-        accumulate_tile<R, 1, kHalf>(runs, position_bytes, static_cast<size_t>(i) * size, range, weights, o + i,
-                                     o_stride);
+        accumulate_tile<R, 1, kHalf>(values, ahead, static_cast<size_t>(i) * size, range, weights, o + i, o_stride);
 }
+
+// Rows of one kv head, in blocks of 256 scores and of v_stride sums.
+struct HeadRows {
+    const AttentionShape& shape;
+    const ValueRuns values;
+    const Visible* ranges;
+    const float* weights;
+    float* o;
+};
 
 // Values of positions `range` into rows [row, row + R).
 template <int R>
-void accumulate(const AttentionShape& shape, const BlockRuns& runs, int row, Visible range, const float* scores,
-                float* o) {
+void accumulate(const HeadRows& rows, KeysAhead& ahead, int row, Visible range) {
     if (range.end <= range.begin) return;
-    const float* weights = scores + row * kAttentionBlock;
-    float* sums = o + static_cast<size_t>(row) * static_cast<size_t>(shape.v_stride);
-    const size_t bytes = static_cast<size_t>(shape.latent ? shape.k_stride : shape.v_stride) * value_bytes(shape);
-    if (shape.half)
-        accumulate_rows<R, true>(runs, bytes, range, weights, sums, shape.v_stride);
+    const float* weights = rows.weights + row * kAttentionBlock;
+    const int stride = rows.shape.v_stride;
+    float* sums = rows.o + static_cast<size_t>(row) * static_cast<size_t>(stride);
+    if (rows.shape.half)
+        accumulate_rows<R, true>(rows.values, ahead, range, weights, sums, stride);
     else
-        accumulate_rows<R, false>(runs, bytes, range, weights, sums, shape.v_stride);
+        accumulate_rows<R, false>(rows.values, ahead, range, weights, sums, stride);
 }
 
 // Rows of one tile see nearly the same positions: what all see is read once, the ragged ends row by row. A position
 // that a row does not see must not touch its sums, not even by a product with zero: the value there may be a NaN.
 template <int R>
-void accumulate_visible(const AttentionShape& shape, const BlockRuns& runs, int row, const Visible* ranges,
-                        const float* scores, float* o) {
-    Visible common = ranges[row];
+void accumulate_visible(const HeadRows& rows, KeysAhead& ahead, int row) {
+    Visible common = rows.ranges[row];
     for (int r = row; r < row + R; ++r) {
-        if (ranges[r].begin > common.begin) common.begin = ranges[r].begin;
-        if (ranges[r].end < common.end) common.end = ranges[r].end;
+        if (rows.ranges[r].begin > common.begin) common.begin = rows.ranges[r].begin;
+        if (rows.ranges[r].end < common.end) common.end = rows.ranges[r].end;
     }
     if (common.end <= common.begin) {
-        for (int r = row; r < row + R; ++r) accumulate<1>(shape, runs, r, ranges[r], scores, o);
+        for (int r = row; r < row + R; ++r) accumulate<1>(rows, ahead, r, rows.ranges[r]);
         return;
     }
-    for (int r = row; r < row + R; ++r) accumulate<1>(shape, runs, r, {ranges[r].begin, common.begin}, scores, o);
-    accumulate<R>(shape, runs, row, common, scores, o);
-    for (int r = row; r < row + R; ++r) accumulate<1>(shape, runs, r, {common.end, ranges[r].end}, scores, o);
+    for (int r = row; r < row + R; ++r) accumulate<1>(rows, ahead, r, {rows.ranges[r].begin, common.begin});
+    accumulate<R>(rows, ahead, row, common);
+    for (int r = row; r < row + R; ++r) accumulate<1>(rows, ahead, r, {common.end, rows.ranges[r].end});
 }
 
-void accumulate_block(const AttentionShape& shape, const BlockRuns& runs, int rows, const Visible* ranges,
-                      const float* scores, float* o) {
+void accumulate_head(const HeadRows& rows, KeysAhead& ahead, int count) {
     int row = 0;
-    for (; row + kRowTile <= rows; row += kRowTile) accumulate_visible<kRowTile>(shape, runs, row, ranges, scores, o);
-    if (kRowTile > 4 && row + 4 <= rows) {
-        accumulate_visible<4>(shape, runs, row, ranges, scores, o);
+    for (; row + kRowTile <= count; row += kRowTile) accumulate_visible<kRowTile>(rows, ahead, row);
+    if (kRowTile > 4 && row + 4 <= count) {
+        accumulate_visible<4>(rows, ahead, row);
         row += 4;
     }
-    if (row + 2 <= rows) {
-        accumulate_visible<2>(shape, runs, row, ranges, scores, o);
+    if (row + 2 <= count) {
+        accumulate_visible<2>(rows, ahead, row);
         row += 2;
     }
-    if (row < rows) accumulate<1>(shape, runs, row, ranges[row], scores, o);
+    if (row < count) accumulate<1>(rows, ahead, row, rows.ranges[row]);
+}
+
+void accumulate_block(const AttentionShape& shape, const BlockRuns& runs, int kv_heads, Visible all, int rows,
+                      const Visible* ranges, const float* scores, float* o) {
+    KeysAhead ahead(shape, runs, kv_heads, all);
+    const int count = rows / kv_heads;
+    const size_t position_bytes =
+        static_cast<size_t>(shape.latent ? shape.k_stride : shape.v_stride) * value_bytes(shape);
+    for (int head = 0; head < kv_heads; ++head) {
+        const int row = head * count;
+        const ValueRuns values = {runs.values, static_cast<size_t>(head) * shape.v_head_bytes, position_bytes};
+        accumulate_head({shape, values, ranges + row, scores + row * kAttentionBlock, o + row * shape.v_stride}, ahead,
+                        count);
+    }
 }
 
 void gather_queries(const AttentionShape& shape, const AttentionSpan& span, float* queries) {
@@ -179,11 +239,11 @@ void attend_block(const AttentionShape& shape, const AttentionSpan& span, int bl
     const ScratchLayout layout(shape);
     float* scores = scratch + layout.scores;
     auto* const gathered = reinterpret_cast<uint8_t*>(scratch + layout.gathered);
-    const BlockRuns runs = span.chosen == nullptr
-                               ? runs_of(shape, span, block, all)
-                               : chosen_runs(shape, span, block * kAttentionBlock, left, gathered);
+    const BlockRuns runs = span.chosen == nullptr ? runs_of(shape, span, block, all)
+                                                  : chosen_runs(shape, span, block * kAttentionBlock, left, gathered);
     gather_queries(shape, span, scratch + layout.queries);
-    score_block(shape, runs, all, scratch + layout.queries, span.rows(), scratch + layout.turned, scores);
+    score_block(shape, runs, span.kv_heads, all, scratch + layout.queries, span.rows(), scratch + layout.turned,
+                scores);
     for (int r = 0; r < span.rows(); ++r) {
         float* o = part.o + static_cast<size_t>(r) * static_cast<size_t>(shape.v_stride);
         for (int i = 0; i < shape.v_stride; i += kLanes) store(o + i, broadcast(0.0f));
@@ -192,7 +252,7 @@ void attend_block(const AttentionShape& shape, const AttentionSpan& span, int bl
         else
             part.l[r] = -1.0f;
     }
-    accumulate_block(shape, runs, span.rows(), ranges, scores, part.o);
+    accumulate_block(shape, runs, span.kv_heads, all, span.rows(), ranges, scores, part.o);
 }
 
 void merge_attention(int rows, int v_stride, const AttentionPart& part, const AttentionPart& sum) {

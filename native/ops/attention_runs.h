@@ -15,13 +15,24 @@ namespace {
 
 constexpr int kRuns = kAttentionBlock / kLanes;
 
-// Rows, and sums of sixteen lanes, that stay in registers; runs that are scored together.
+// Rows that are attended together, and for so many of them: runs that are scored together, and runs of sixteen columns
+// of values that are summed together.
 #if defined(__AVX512F__)
 constexpr int kRowTile = 8;
-constexpr int kSums = 16;
+constexpr int run_tile(int rows) {
+    return rows >= 4 ? 1 : 4;
+}
+constexpr int column_tile(int) {
+    return 4;
+}
 #else
 constexpr int kRowTile = 4;
-constexpr int kSums = 4;
+constexpr int run_tile(int rows) {
+    return 4 / rows;
+}
+constexpr int column_tile(int rows) {
+    return 4 / rows;
+}
 #endif
 constexpr int kRunTile = 4;
 
@@ -35,8 +46,7 @@ struct Visible {
     int end;
 };
 
-// Of one kv head in one block: the runs that some row sees, and the keys that are read after them. No prefetcher of a
-// processor guesses where the next run lies, so values are fetched while keys are read and the next keys with values.
+// In one block, of the first kv head: the runs that some row sees, and the keys that are read after them.
 struct BlockRuns {
     const uint8_t* keys[kRuns];
     const uint8_t* values[kRuns];
@@ -69,8 +79,8 @@ BlockRuns runs_of(const AttentionShape& shape, const AttentionSpan& span, int bl
     return runs;
 }
 
-// Entries [begin, begin + count) of a selection, by their places in it. Latent ones, which may lie anywhere, are brought
-// together in `gathered`; others are whole runs of the cache.
+// Entries [begin, begin + count) of a selection, by their places in it. Latent ones, which may lie anywhere, are
+// brought together in `gathered`; others are whole runs of the cache.
 BlockRuns chosen_runs(const AttentionShape& shape, const AttentionSpan& span, int begin, int count, uint8_t* gathered) {
     BlockRuns runs;
     const size_t row = static_cast<size_t>(shape.k_stride) * value_bytes(shape);
@@ -101,6 +111,8 @@ Lanes load_cached(const uint8_t* p, int i) {
     else
         return load(reinterpret_cast<const float*>(p) + i);
 }
+
+constexpr size_t kLineBytes = 64;
 
 // Into the second cache. Inlined by force: gcc takes a function that does nothing but prefetch for one without effect,
 // and drops its calls.
@@ -138,7 +150,7 @@ void score_tile(const AttentionShape& shape, const float* q, const uint8_t* cons
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             key[t] = load_cached<kHalf>(keys[t] + d * run_bytes, 0);
-            prefetch(ahead[t] + d * run_bytes);
+            if (d * run_bytes % kLineBytes == 0) prefetch(ahead[t] + d * run_bytes);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
@@ -161,7 +173,7 @@ void score_tile(const AttentionShape& shape, const float* q, const uint8_t* cons
 template <int R, bool kHalf>
 void score_rows(const AttentionShape& shape, const float* q, const uint8_t* const* keys, const uint8_t* const* ahead,
                 int runs, float* scores) {
-    constexpr int T = least(kSums / R, kRunTile);
+    constexpr int T = run_tile(R);
     int run = 0;
     for (; run + T <= runs; run += T) score_tile<R, T, kHalf>(shape, q, keys + run, ahead + run, scores + run * kLanes);
     for (; run < runs; ++run) score_tile<R, 1, kHalf>(shape, q, keys + run, ahead + run, scores + run * kLanes);
@@ -181,32 +193,46 @@ void score_runs(const AttentionShape& shape, const float* q, int rows, const uin
     if (row < rows) next(std::integral_constant<int, 1>());
 }
 
+// Keys of `count` runs, turned about.
+void turn_runs(const AttentionShape& shape, const uint8_t* const* runs, int count, float* turned,
+               const uint8_t** keys) {
+    const size_t bytes = static_cast<size_t>(shape.k_stride) * value_bytes(shape);
+    for (int t = 0; t < count; ++t) {
+        float* const target = turned + t * kLanes * shape.k_stride;
+        const auto row = [first = runs[t], bytes](int p) { return first + p * bytes; };
+        if (shape.half)
+            turn_about<true>(row, shape.k_stride, target);
+        else
+            turn_about<false>(row, shape.k_stride, target);
+        keys[t] = reinterpret_cast<const uint8_t*>(target);
+    }
+}
+
 // Scores of all rows for positions [begin, end) of the block, rounded out to whole runs: what a row may not see is
 // computed all the same and never used. A block's last positions are there, if unwritten, because pages are whole.
-// `turned` holds kRunTile runs of k_stride dimensions.
-void score_block(const AttentionShape& shape, const BlockRuns& runs, Visible range, const float* q, int rows,
-                 float* turned, float* scores) {
+// Pages are read one after the other, as they lie, and their values fetched meanwhile: read head by head, in pieces of
+// a few KiB, memory gave half of its rate. `turned` holds kRunTile runs of k_stride dimensions.
+void score_block(const AttentionShape& shape, const BlockRuns& runs, int kv_heads, Visible range, const float* q,
+                 int rows, float* turned, float* scores) {
     const int end = (range.end + kLanes - 1) / kLanes;
-    for (int run = range.begin / kLanes; run < end; run += kRunTile) {
-        const int count = least(kRunTile, end - run);
-        float* const found = scores + run * kLanes;
-        if (shape.latent) {
+    const int rows_of_head = rows / kv_heads;
+    const int together = shape.latent ? kRunTile : run_tile(least(rows_of_head, kRowTile));
+    for (int run = range.begin / kLanes; run < end; run += together) {
+        const int count = least(together, end - run);
+        for (int head = 0; head < kv_heads; ++head) {
             const uint8_t* keys[kRunTile];
+            const uint8_t* values[kRunTile];
             for (int t = 0; t < count; ++t) {
-                float* const target = turned + t * kLanes * shape.k_stride;
-                const size_t bytes = static_cast<size_t>(shape.k_stride) * value_bytes(shape);
-                const auto row = [first = runs.keys[run + t], bytes](int p) { return first + p * bytes; };
-                if (shape.half)
-                    turn_about<true>(row, shape.k_stride, target);
-                else
-                    turn_about<false>(row, shape.k_stride, target);
-                keys[t] = reinterpret_cast<const uint8_t*>(target);
+                keys[t] = runs.keys[run + t] + static_cast<size_t>(head) * shape.k_head_bytes;
+                values[t] = runs.values[run + t] + static_cast<size_t>(head) * shape.v_head_bytes;
             }
-            score_runs<false>(shape, q, rows, keys, keys, count, found);
-        } else if (shape.half) {
-            score_runs<true>(shape, q, rows, runs.keys + run, runs.values + run, count, found);
-        } else {
-            score_runs<false>(shape, q, rows, runs.keys + run, runs.values + run, count, found);
+            const float* const queries = q + head * rows_of_head * shape.k_stride;
+            float* const found = scores + head * rows_of_head * kAttentionBlock + run * kLanes;
+            if (shape.latent) turn_runs(shape, runs.keys + run, count, turned, keys);
+            if (shape.half && !shape.latent)
+                score_runs<true>(shape, queries, rows_of_head, keys, values, count, found);
+            else
+                score_runs<false>(shape, queries, rows_of_head, keys, values, count, found);
         }
     }
 }

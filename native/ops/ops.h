@@ -46,25 +46,29 @@ struct AttentionShape {
     int v_dim = 0;
     int k_stride = 0;  // values of a cached position, a multiple of 16; the padding is zero
     int v_stride = 0;
-    bool latent = false;    // values are the first of the keys, which then lie by positions and not by dimensions
-    int page_tokens = 0;    // a multiple of 16
-    int every = 1;          // tokens that one entry of the cache stands for; more than one only where keys are latent
-    size_t page_bytes = 0;  // between pages
-    bool half = false;      // cached values are binary16 instead of binary32
+    bool latent = false;      // values are the first of the keys, which then lie by positions and not by dimensions
+    int page_tokens = 0;      // a multiple of 16
+    int every = 1;            // tokens that one entry of the cache stands for; more than one only where keys are latent
+    size_t page_bytes = 0;    // between pages
+    size_t k_head_bytes = 0;  // between the keys (values) of neighbouring kv heads in a page
+    size_t v_head_bytes = 0;
+    bool half = false;  // cached values are binary16 instead of binary32
     float scale = 1.0f;
     float softcap = 0.0f;  // 0: none; else scores become softcap * tanh(score / softcap)
     Sight sight;
     int chosen_run = 0;  // entries that each number of a selection stands for: a multiple of 16 unless keys are latent
 };
 
-// Consecutive queries of one sequence, some of the heads of one kv head. Row r is query r / heads, head r % heads.
+// Consecutive queries of one sequence and some of the heads of one kv head, or one query and all heads of several
+// neighbouring ones. Row r is query r / heads, head r % heads.
 struct AttentionSpan {
     const float* q = nullptr;  // [queries][heads][k_dim]
     size_t q_stride = 0;       // values between queries
     int queries = 0;
-    int heads = 0;
+    int heads = 0;               // of all kv heads together
+    int kv_heads = 1;            // more than one only with one query
     int position = 0;            // of the first query
-    const uint8_t* k = nullptr;  // this head's keys in page 0
+    const uint8_t* k = nullptr;  // the first kv head's keys in page 0
     const uint8_t* v = nullptr;
     const int32_t* pages = nullptr;  // page table of the sequence
     // Of one query alone: it sees so many entries, those of the runs that `chosen` numbers, in ascending order, all but

@@ -183,6 +183,22 @@ def test_counters_count_what_was_read() -> None:
     assert counters["expert_seconds"] > 0
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("heads, kv_heads", [(8, 8), (21, 7), (32, 4), (80, 2)])
+def test_tokens_one_by_one_have_the_bits_of_all_at_once(heads: int, kv_heads: int, threads: int) -> None:
+    model = RandomModel()
+    model.attention(heads, kv_heads, 16, sinks=True)
+    executor, _ = model.finish(max_tokens=LONG, threads=threads)
+    tokens = tokens_of(LONG)
+    at_once = whole(tokens)
+    wanted = executor.step(at_once)
+    for place in (300, LONG - 1):
+        single = slice(place, place + 1)
+        row = np.zeros(1, np.int32)
+        batch = Batch(tokens[single], at_once.positions[single], np.array([0, 1], np.int32), at_once.page_tables, row)
+        np.testing.assert_array_equal(executor.step(batch)[0], wanted[place])
+
+
 def test_a_batch_of_nothing_gives_no_logits() -> None:
     executor, _ = RandomModel().finish()
     assert executor.step(whole(tokens_of(0))).shape == (0, VOCAB)
