@@ -184,7 +184,7 @@ def test_counters_count_what_was_read() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("heads, kv_heads", [(8, 8), (21, 7), (32, 4), (80, 2)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(8, 8), (21, 7), (32, 4), (80, 2)])
 def test_tokens_one_by_one_have_the_bits_of_all_at_once(heads: int, kv_heads: int, threads: int) -> None:
     model = RandomModel()
     model.attention(heads, kv_heads, 16, sinks=True)
