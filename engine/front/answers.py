@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.base.errors import ContextFullError
 from engine.front.client import WorkerClient
+from engine.front.custom_tools import CustomCalls
 from engine.front.reuse import sentence
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
@@ -42,6 +43,7 @@ class Reader:
     parallel: bool = True
     grammar: Grammar | None = None
     bound: ThoughtBound | None = None
+    custom: frozenset[str] = frozenset()  # the tools that are called with text
 
 
 PLAIN = Reader(AnswerFormat(), None, Part.SAID)
@@ -284,6 +286,7 @@ class _Telling:
         self._stream = text.stream(job.stops, markers=reader.form.markers)
         self._parser = AnswerParser(reader.form, reader.tools, reader.part)
         self._begun = self._parser.push(reader.begun)
+        self._calls = CustomCalls(reader.custom)
         self._held: list[ScoredToken] = []
         self._called = self._enough = False
         self.ended = False
@@ -324,7 +327,7 @@ class _Telling:
                 case Thought():
                     pieces.append(Piece(self._job.index, thought=part.text))
                 case _:
-                    pieces.append(Piece(self._job.index, call=part))
+                    pieces += [Piece(self._job.index, call=call) for call in self._calls.read(part)]
             if isinstance(part, CallBegun):
                 self._called = True
             elif isinstance(part, CallEnded) and not self._job.reader.parallel:

@@ -42,16 +42,18 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
     part = part_after(form, prompt.text)
     if asked.prefill:
         ids = (*prompt.ids, *text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))
-        return (ids, prompt.anchors), Reader(form, use.schemas, Part.SAID, parallel=use.parallel, bound=bound)
+        return (ids, prompt.anchors), Reader(
+            form, use.schemas, Part.SAID, parallel=use.parallel, bound=bound, custom=use.custom
+        )
     if use.forced is None:
         grammar = Grammar(asked.grammar, _before_text(text, form, part)) if asked.grammar else None
-        reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar, bound=bound)
+        reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar, bound=bound, custom=use.custom)
         return (tuple(prompt.ids), prompt.anchors), reader
     begun = _end_of_thinking(form, part) + forced_beginning(form, use.forced)
     ids = (*prompt.ids, *text.encode_prompt(begun, add_special=False))
     parallel = use.parallel and use.forced == ""
     grammar = _call_grammar(form, use, parallel)
-    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, grammar, bound)
+    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, grammar, bound, use.custom)
 
 
 def _thought_bound(text: Text, form: AnswerFormat, part: Part, asked: ChatAsked) -> ThoughtBound | None:

@@ -27,19 +27,35 @@ def _some(items: Schema, least: int = 1) -> Schema:
 OF_TOKEN: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _TEXT_PARTS = {"anyOf": [_TEXT, _some(_kind("text", text=_TEXT))]}
 _CALL = _kind("function", id=_TEXT, function=_object({"name": _TEXT, "arguments": _TEXT}))
+_CUSTOM_CALL = _kind("custom", id=_TEXT, custom=_object({"name": _TEXT, "input": _TEXT}))
 OF_MESSAGES: Schema = _some(
     {
         "anyOf": [
             _object({"role": {"enum": ["system", "developer", "user", "assistant"]}, "content": _TEXT_PARTS}),
-            _object({"role": {"const": "assistant"}, "tool_calls": _some(_CALL)}, content=_TEXT),
+            _object(
+                {"role": {"const": "assistant"}, "tool_calls": _some({"anyOf": [_CALL, _CUSTOM_CALL]})}, content=_TEXT
+            ),
             _object({"role": {"const": "tool"}, "tool_call_id": _TEXT, "content": _TEXT_PARTS}),
         ]
     }
 )
 _NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,128}$"}
-OF_TOOLS: Schema = _some(_kind("function", function=_object({"name": _NAME}, description=_TEXT, parameters=_OBJECT)), 0)
+_GRAMMAR = {"syntax": {"enum": ["lark", "regex"]}, "definition": _TEXT}
+_CUSTOM_FORMAT = {"anyOf": [_kind("text"), _kind("grammar", **_GRAMMAR), _kind("grammar", grammar=_object(_GRAMMAR))]}
+OF_TOOLS: Schema = _some(
+    {
+        "anyOf": [
+            _kind("function", function=_object({"name": _NAME}, description=_TEXT, parameters=_OBJECT)),
+            _kind("custom", custom=_object({"name": _NAME}, description=_TEXT, format=_CUSTOM_FORMAT)),
+        ]
+    },
+    0,
+)
 OF_TOOL_CHOICE: Schema = {
-    "anyOf": [{"enum": ["none", "auto", "required"]}, _kind("function", function=_object({"name": _NAME}))]
+    "anyOf": [
+        {"enum": ["none", "auto", "required"]},
+        *(_kind(kind, **{kind: _object({"name": _NAME})}) for kind in ("function", "custom")),
+    ]
 }
 OF_RESPONSE_FORMAT: Schema = {
     "anyOf": [
@@ -71,7 +87,8 @@ _ITEM: Schema = {
             }
         ),
         _kind("function_call", name=_TEXT, arguments=_TEXT, call_id=_TEXT),
-        _kind("function_call_output", call_id=_TEXT, output=_TEXT),
+        _kind("custom_tool_call", name=_TEXT, input=_TEXT, call_id=_TEXT),
+        *(_kind(f"{kind}_output", call_id=_TEXT, output=_TEXT) for kind in ("function_call", "custom_tool_call")),
         _kind("reasoning", summary=_some(_kind("summary_text", text=_TEXT))),
     ]
 }

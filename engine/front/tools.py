@@ -12,6 +12,7 @@ from reprlib import repr as shown
 from typing import Any, Literal
 
 from engine.front import fields
+from engine.front.custom_tools import as_function
 from engine.front.fields import FieldError, described
 from engine.front.schemas import OF_TOOL_CHOICE, OF_TOOLS
 from engine.text.formats.pieces import Tools
@@ -28,13 +29,27 @@ Choice = Literal["none", "auto", "required"] | str
 
 
 @dataclass(frozen=True)
+class Offer:
+    """The tools of a request: each as a function, which templates take.
+
+    The `custom` ones are those whose input is text of any form; `grammars` are the numbers of those that want it of a
+    certain form, which the model is told and nobody checks.
+    """
+
+    functions: tuple[Mapping[str, Any], ...] = ()
+    custom: frozenset[str] = frozenset()
+    grammars: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class ToolUse:
-    """The tools of a request as the template takes them, and what is wished of them."""
+    """The tools of a request as the template takes them, and what is wished of them; of `custom` ones see `Offer`."""
 
     offered: tuple[Mapping[str, Any], ...] = ()
     choice: str = "auto"
     named: bool = False  # `choice` is the name of a tool
     parallel: bool = True
+    custom: frozenset[str] = frozenset()
 
     @property
     def schemas(self) -> Tools | None:
@@ -52,8 +67,8 @@ class ToolUse:
 
 
 @described(OF_TOOLS)
-def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
-    """A list of function tools."""
+def tools(name: str, value: Any) -> Offer:
+    """A list of tools of two types, function and custom."""
     if not isinstance(value, list):
         raise FieldError(name, "a list of tools is expected.")
     if len(value) > MOST_TOOLS:
@@ -64,7 +79,12 @@ def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
     twice = next((each for each in names if names.count(each) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
         raise FieldError(name, f"two tools are called {shown(twice)}.")
-    return read
+    custom = {index: tool["custom"] for index, tool in enumerate(value) if tool.get("type") == "custom"}
+    return Offer(
+        read,
+        frozenset(read[index]["function"]["name"] for index in custom),
+        tuple(index for index, tool in custom.items() if (tool.get("format") or {}).get("type") == "grammar"),
+    )
 
 
 def _check_lengths(name: str, read: Sequence[Mapping[str, Any]]) -> None:
@@ -79,42 +99,49 @@ def _check_lengths(name: str, read: Sequence[Mapping[str, Any]]) -> None:
 
 def _tool(name: str, value: Any) -> Mapping[str, Any]:
     tool = fields.mapping(name, value)
-    if tool.get("type", "function") != "function":
-        raise FieldError(f"{name}.type", f"{shown(tool['type'])} is not supported.", "Offer tools of type function.")
-    function = fields.mapping(f"{name}.function", tool.get("function"))
+    kind = tool.get("type", "function")
+    if kind not in ("function", "custom"):
+        raise FieldError(f"{name}.type", f"{shown(kind)} is not supported.", "Offer tools of type function or custom.")
+    where = f"{name}.{kind}"
+    function = fields.mapping(where, tool.get(kind))
     called = function.get("name")
     if not isinstance(called, str) or not _NAME.fullmatch(called):
-        raise FieldError(f"{name}.function.name", "a name of at most 128 letters, digits and _ - . : / is expected.")
+        raise FieldError(f"{where}.name", "a name of at most 128 letters, digits and _ - . : / is expected.")
     if function.get("description") is not None and not isinstance(function["description"], str):
-        raise FieldError(f"{name}.function.description", "text is expected.")
+        raise FieldError(f"{where}.description", "text is expected.")
+    if kind == "custom":
+        form = function.get("format")
+        return as_function(where, function, {} if form is None else fields.mapping(f"{where}.format", form))
     if function.get("parameters") is not None:
-        fields.mapping(f"{name}.function.parameters", function["parameters"])
+        fields.mapping(f"{where}.parameters", function["parameters"])
     return {"type": "function", "function": {key: item for key, item in function.items() if item is not None}}
 
 
 @described(OF_TOOL_CHOICE)
 def tool_choice(name: str, value: Any) -> str | Mapping[str, Any]:
-    """One of three words, or which function."""
+    """One of three words, or which tool."""
     if isinstance(value, str) and value in _CHOICES:
         return value
-    if isinstance(value, dict) and value.get("type") == "function":
-        function = fields.mapping(f"{name}.function", value.get("function"))
-        if isinstance(function.get("name"), str):
-            return function
-        raise FieldError(f"{name}.function.name", "the name of a tool is expected.")
+    if isinstance(value, dict) and value.get("type") in ("function", "custom"):
+        where = f"{name}.{value['type']}"
+        tool = fields.mapping(where, value.get(value["type"]))
+        if isinstance(tool.get("name"), str):
+            return tool
+        raise FieldError(f"{where}.name", "the name of a tool is expected.")
     raise FieldError(name, f"{', '.join(_CHOICES)} or a function is expected, not {shown(value)}.")
 
 
-def tool_use(offered: tuple[Mapping[str, Any], ...], choice: str | Mapping[str, Any], parallel: bool) -> ToolUse:
+def tool_use(offer: Offer, choice: str | Mapping[str, Any], parallel: bool) -> ToolUse:
     """What a request wishes, checked: FieldError for a tool that is not offered."""
+    offered = offer.functions
     if isinstance(choice, str):
         if choice == "required" and not offered:
             raise FieldError("tool_choice", "a call is required, but there are no tools.")
-        return ToolUse(offered, choice, parallel=parallel)
+        return ToolUse(offered, choice, parallel=parallel, custom=offer.custom)
     called = choice["name"]
     if all(tool["function"]["name"] != called for tool in offered):
         raise FieldError("tool_choice", f"no tool is called {shown(called)}.")
-    return ToolUse(offered, called, named=True, parallel=parallel)
+    return ToolUse(offered, called, named=True, parallel=parallel, custom=offer.custom)
 
 
 def call_id(own: str, style: str) -> str:

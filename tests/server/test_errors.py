@@ -59,7 +59,7 @@ BAD_CHAT = [
     ("tools", [{"type": "function", "function": {"name": "f"}}]),  # which this model's template says nothing of
     ("tools", "f"),
     ("tools[0]", ["f"]),
-    ("tools[0].type", [{"type": "custom", "custom": {"name": "f"}}]),
+    ("tools[0].type", [{"type": "web_search", "web_search": {"name": "f"}}]),
     ("tools[0].function", [{"type": "function"}]),
     ("tools[0].function.name", [{"type": "function", "function": {"name": "two words"}}]),
     ("tools[0].function.parameters", [{"type": "function", "function": {"name": "f", "parameters": []}}]),

@@ -130,7 +130,7 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         "model": "scripted",
         "input": "x",
         "max_output_tokens": 5,
-        "tools": [WEATHER, {"type": "web_search"}, {"type": "custom", "name": "apply_patch"}],
+        "tools": [WEATHER, {"type": "web_search"}, {"type": "file_search"}],
         "include": ["reasoning.encrypted_content"],
         "prompt_cache_key": "me",
     }

@@ -12,7 +12,7 @@ from engine.front import fields
 from engine.front.asked import ChatAsked, ThoughtBudget, values_of
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import thinking_variables, thought_budget
-from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
+from engine.front.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
 MESSAGES = {
@@ -38,7 +38,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> ChatAsked:
     if messages[-1]["role"] == "assistant":
         prefill = _prefill(messages[-1])
         messages = messages[:-1]
-    functions, server_tools = _tools(values["tools"])
+    offer, server_tools = _tools(values["tools"])
     known = (*MESSAGES, "messages", "system")
     return ChatAsked(
         model=values["model"],
@@ -52,7 +52,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> ChatAsked:
         values=values_of(**{name: values[name] for name in _PARAMETERS}),
         messages=with_names_of_tools(tuple(messages)),
         template_values=_thinking(values["thinking"], values["output_config"]),
-        tools=_tool_use(functions, values["tool_choice"]),
+        tools=_tool_use(offer, values["tool_choice"]),
         budget=_budget(values["thinking"]),
         prefill=prefill,
         ignored=(*(fields.shortened(name) for name in body if name not in known), *server_tools),
@@ -163,7 +163,7 @@ def _prefill(message: Mapping[str, Any]) -> str:
     return str(message["content"]).rstrip()
 
 
-def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[Offer, tuple[str, ...]]:
     """Tools as functions; and the kinds of those that only the service itself could run."""
     functions: list[Any] = []
     others = []
@@ -176,15 +176,15 @@ def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[tuple[Mapping[st
     return tools("tools", functions), tuple(others)
 
 
-def _tool_use(functions: tuple[Mapping[str, Any], ...], choice: Mapping[str, Any]) -> ToolUse:
+def _tool_use(offer: Offer, choice: Mapping[str, Any]) -> ToolUse:
     parallel = not choice.get("disable_parallel_tool_use", False)
     match choice.get("type", "auto"):
         case "auto" | "none" as word:
-            return tool_use(functions, word, parallel)
+            return tool_use(offer, word, parallel)
         case "any":
-            return tool_use(functions, "required", parallel)
+            return tool_use(offer, "required", parallel)
         case "tool":
-            return tool_use(functions, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
+            return tool_use(offer, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
         case other:
             raise FieldError("tool_choice.type", f"{shown(other)} is not one of auto, any, tool, none.")
 

@@ -16,7 +16,7 @@ from engine.front.answer_forms import ollama_format
 from engine.front.asked import Asked, ChatAsked, values_of
 from engine.front.fields import Field, FieldError, described
 from engine.front.thinking import thinking_variables
-from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
+from engine.front.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
 
 _LATEST = ":latest"
 # Their name of an option, and ours. Options of how a model is loaded change nothing here.
@@ -58,7 +58,7 @@ _SHARED = {
     "think": Field(_think),
     "format": Field(ollama_format, ""),
 }
-CHAT = {**_SHARED, "messages": Field(fields.mappings, ()), "tools": Field(tools, ())}
+CHAT = {**_SHARED, "messages": Field(fields.mappings, ()), "tools": Field(tools, Offer())}
 GENERATE = {
     **_SHARED,
     "prompt": Field(fields.text, ""),

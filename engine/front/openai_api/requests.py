@@ -11,10 +11,11 @@ from engine.base.sampling import PARAMETERS
 from engine.front import fields
 from engine.front.answer_forms import response_format
 from engine.front.asked import Asked, ChatAsked, given
+from engine.front.custom_tools import call_of
 from engine.front.fields import Field, FieldError, described, read_fields, shortened
 from engine.front.schemas import OF_MESSAGES, OF_TOKEN
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
-from engine.front.tools import tool_choice, tool_use, tools, with_names_of_tools
+from engine.front.tools import Offer, tool_choice, tool_use, tools, with_names_of_tools
 
 MOST_CHOICES = 16
 MOST_LOGPROBS = 20
@@ -74,7 +75,23 @@ def _message(name: str, message: Any) -> Mapping[str, Any]:
         for index, part in enumerate(content):
             if isinstance(part, dict) and isinstance(part.get("text"), str):
                 fields.text(f"{name}.content[{index}].text", part["text"])
-    return {**message, "role": _ROLES[role]}
+    return {**message, **_calls(f"{name}.tool_calls", message.get("tool_calls")), "role": _ROLES[role]}
+
+
+def _calls(name: str, calls: Any) -> Mapping[str, Any]:
+    """A message's calls, those of custom tools as functions. The rest of them is checked where they are rendered."""
+    if not isinstance(calls, list):
+        return {}
+    told = []
+    for index, call in enumerate(calls):
+        if isinstance(call, dict) and call.get("type") == "custom":
+            where = f"{name}[{index}]"
+            custom = fields.mapping(f"{where}.custom", call.get("custom"))
+            called, given = (fields.text(f"{where}.custom.{key}", custom.get(key)) for key in ("name", "input"))
+            told.append(call_of(fields.text(f"{where}.id", call.get("id")), called, given))
+        else:
+            told.append(call)
+    return {"tool_calls": told}
 
 
 @described(
@@ -115,7 +132,7 @@ CHAT = {
     "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
     "chat_template_kwargs": Field(_template_values, {}),
     "response_format": Field(response_format, ""),
-    "tools": Field(tools, ()),
+    "tools": Field(tools, Offer()),
     "tool_choice": Field(tool_choice, "auto"),
     "parallel_tool_calls": Field(fields.flag, True),
     "reasoning_effort": Field(effort),
@@ -163,6 +180,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
         grammar=values["response_format"],
         reads_reasoning=values["reasoning_format"] == "auto",
         budget=chosen_budget(values),
+        ignored=tuple(f"tools[{index}].custom.format" for index in values["tools"].grammars),
         tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),
     )
 

@@ -43,6 +43,7 @@ class ChatShape:
         self._with_usage = with_usage
         self._id_style = id_style
         self._calls: dict[int, int] = {}  # of each choice the number of its latest
+        self._custom: dict[int, bool] = {}  # and whether that is of a custom tool
 
     def opening(self, index: int) -> Sequence[Json]:
         return [self._chunk([_chat_choice(index, {"role": "assistant", "content": ""}, None, None)])]
@@ -67,7 +68,7 @@ class ChatShape:
             if choice.thought:
                 message["reasoning_content"] = choice.thought
             if choice.calls:
-                calls = [self._function(call.id, call.name, call.arguments) for call in choice.calls]
+                calls = [self._told(call.id, call.name, call.arguments, call.custom) for call in choice.calls]
                 message |= {"content": choice.text or None, "tool_calls": calls}
             choices.append(
                 {
@@ -84,15 +85,20 @@ class ChatShape:
         match piece:
             case CallBegun():
                 self._calls[choice] = self._calls.get(choice, -1) + 1
-                told = self._function(piece.id, piece.name, "")
+                self._custom[choice] = piece.custom
+                told = self._told(piece.id, piece.name, "", piece.custom)
+            case CallGrown() if self._custom[choice]:
+                told = {"custom": {"input": piece.arguments}}
             case CallGrown():
                 told = {"function": {"arguments": piece.arguments}}
             case CallEnded():
                 return {}
         return {"tool_calls": [{"index": self._calls[choice], **told}]}
 
-    def _function(self, own_id: str, name: str, arguments: str) -> Json:
+    def _told(self, own_id: str, name: str, arguments: str, custom: bool) -> Json:
         identity = call_id(own_id, self._id_style)
+        if custom:
+            return {"id": identity, "type": "custom", "custom": {"name": name, "input": arguments}}
         return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _chunk(self, choices: list[Json]) -> Json:

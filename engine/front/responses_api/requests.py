@@ -11,9 +11,10 @@ from engine.base.sampling import PARAMETERS
 from engine.front import fields
 from engine.front.answer_forms import response_format
 from engine.front.asked import ChatAsked, values_of
+from engine.front.custom_tools import call_of
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
-from engine.front.tools import ToolUse, tool_use, tools, with_names_of_tools
+from engine.front.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
 
 Messages = tuple[Mapping[str, Any], ...]
 
@@ -33,6 +34,7 @@ RESPONSE = {
     "previous_response_id": Field(fields.text),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
+_TOOLS = {"function": ("name", "description", "parameters"), "custom": ("name", "description", "format")}
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = ("input_text", "output_text", "text", "refusal")
 
@@ -62,7 +64,7 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
     form = values["text"].get("format")
     conversation = (*before, *_messages(body.get("input")))
     instructions = ({"role": "system", "content": values["instructions"]},) if values["instructions"] else ()
-    functions, other_tools = _tools(values["tools"])
+    offer, other_tools = _tools(values["tools"])
     known = (*RESPONSE, "input")
     return ResponseAsked(
         model=values["model"],
@@ -76,7 +78,7 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
         values=values_of(**{name: values[name] for name in _PARAMETERS}),
         messages=with_names_of_tools((*instructions, *conversation)),
         template_values=_thinking(values["reasoning"]),
-        tools=_tool_use(functions, values),
+        tools=_tool_use(offer, values),
         grammar=response_format("text.format", {} if form is None else form),
         budget=chosen_budget(values),
         conversation=conversation,
@@ -110,7 +112,10 @@ def _add(told: list[dict[str, Any]], name: str, item: Mapping[str, Any]) -> None
             called = {key: fields.text(f"{name}.{key}", item.get(key)) for key in ("name", "arguments")}
             call = {"id": fields.text(f"{name}.call_id", item.get("call_id")), "type": "function", "function": called}
             _assistant(told, after_calls=True).setdefault("tool_calls", []).append(call)
-        case "function_call_output":
+        case "custom_tool_call":
+            called = {key: fields.text(f"{name}.{key}", item.get(key)) for key in ("call_id", "name", "input")}
+            _assistant(told, after_calls=True).setdefault("tool_calls", []).append(call_of(*called.values()))
+        case "function_call_output" | "custom_tool_call_output":
             output, where = item.get("output"), f"{name}.output"
             content = fields.text(where, output) if isinstance(output, str) else _joined(where, output)
             told.append(
@@ -161,27 +166,29 @@ def _joined(name: str, parts: Any) -> str:
     return "\n".join(texts)
 
 
-def _tools(given: Sequence[Mapping[str, Any]]) -> tuple[Messages, tuple[str, ...]]:
-    """Functions as any chat has them; and the tools that only the service itself could run."""
-    functions: list[Any] = []
-    others = []
+def _tools(given: Sequence[Mapping[str, Any]]) -> tuple[Offer, tuple[str, ...]]:
+    """Tools as any chat has them; and what of them changes nothing, such as those that only the service could run."""
+    told: list[Any] = []
+    places = []
+    ignored = []
     for index, tool in enumerate(given):
-        if tool.get("type") != "function":
-            others.append(f"tools[{index}]")
-            continue
-        functions.append(
-            {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
-        )
-    return tools("tools", functions), tuple(others)
+        kind = tool.get("type")
+        if kind in _TOOLS:
+            told.append({"type": kind, kind: {key: tool.get(key) for key in _TOOLS[kind]}})
+            places.append(f"tools[{index}]")
+        else:
+            ignored.append(f"tools[{index}]")
+    offer = tools("tools", told)
+    return offer, (*ignored, *(f"{places[index]}.format" for index in offer.grammars))
 
 
-def _tool_use(functions: Messages, values: Mapping[str, Any]) -> ToolUse:
+def _tool_use(offer: Offer, values: Mapping[str, Any]) -> ToolUse:
     choice, parallel = values["tool_choice"], values["parallel_tool_calls"]
     if isinstance(choice, str) and choice in ("none", "auto", "required"):
-        return tool_use(functions, choice, parallel)
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        return tool_use(functions, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
-    raise FieldError("tool_choice", f"none, auto, required or a function is expected, not {shown(choice)}.")
+        return tool_use(offer, choice, parallel)
+    if isinstance(choice, dict) and choice.get("type") in _TOOLS:
+        return tool_use(offer, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
+    raise FieldError("tool_choice", f"none, auto, required or a tool is expected, not {shown(choice)}.")
 
 
 def _thinking(reasoning: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,14 @@ from engine.front.tools import call_id
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
 Keep = Callable[[Json], None]
-_ARGUMENTS = "response.function_call_arguments"
-_DELTAS = {"reasoning": "response.reasoning_text", "message": "response.output_text"}
+_DELTAS = {
+    "reasoning": "response.reasoning_text",
+    "message": "response.output_text",
+    "function_call": "response.function_call_arguments",
+    "custom_tool_call": "response.custom_tool_call_input",
+}
+_TOLD = {"function_call": ("name", "arguments"), "custom_tool_call": ("input",)}
+"""What is told of a call once it is whole; the last of it is what has grown."""
 
 
 class ResponseShape:
@@ -45,11 +51,12 @@ class ResponseShape:
         if piece.text:
             events += self._grow("message", piece.text)
         match piece.call:
-            case CallBegun(name, own_id):
-                events += self._begin_call(name, own_id)
+            case CallBegun():
+                events += self._begin_call(piece.call)
             case CallGrown(arguments):
-                self._output[-1]["arguments"] += arguments
-                events.append(self._event(f"{_ARGUMENTS}.delta", **self._place(), delta=arguments))
+                item = self._output[-1]
+                item[_TOLD[item["type"]][-1]] += arguments
+                events.append(self._event(f"{_DELTAS[item['type']]}.delta", **self._place(), delta=arguments))
             case CallEnded():
                 events += self._close()
         if piece.finish_reason is not None:
@@ -123,24 +130,25 @@ class ResponseShape:
 
     def _done(self, item: Json) -> list[Json]:
         """What is told of an item's content when it is whole."""
-        if item["type"] == "function_call":
-            name, arguments = item["name"], item["arguments"]
-            return [self._event(f"{_ARGUMENTS}.done", **self._place(), name=name, arguments=arguments)]
+        if item["type"] in _TOLD:
+            told = {name: item[name] for name in _TOLD[item["type"]]}
+            return [self._event(f"{_DELTAS[item['type']]}.done", **self._place(), **told)]
         part = dict(self._part())
         return [
             self._event(f"{_DELTAS[item['type']]}.done", **self._place(), content_index=0, text=part["text"]),
             self._event("response.content_part.done", **self._place(), content_index=0, part=part),
         ]
 
-    def _begin_call(self, name: str, own_id: str) -> list[Json]:
+    def _begin_call(self, call: CallBegun) -> list[Json]:
         closing = self._close()
+        kind, prefix = ("custom_tool_call", "ctc") if call.custom else ("function_call", "fc")
         item: Json = {
-            "id": f"fc_{secrets.token_hex(24)}",
-            "type": "function_call",
+            "id": f"{prefix}_{secrets.token_hex(24)}",
+            "type": kind,
             "status": "in_progress",
-            "call_id": call_id(own_id, self._id_style),
-            "name": name,
-            "arguments": "",
+            "call_id": call_id(call.id, self._id_style),
+            "name": call.name,
+            _TOLD[kind][-1]: "",
         }
         self._output.append(item)
         self._open = True

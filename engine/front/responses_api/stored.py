@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.front.custom_tools import call_of
 from engine.front.responses_api.requests import Messages
 
 MOST_RESPONSES = 512
@@ -63,4 +64,7 @@ def _said(response: Mapping[str, Any]) -> Messages:
                 function = {"name": item["name"], "arguments": item["arguments"]}
                 call = {"id": item["call_id"], "type": "function", "function": function}
                 message.setdefault("tool_calls", []).append(call)
+            case "custom_tool_call":
+                custom = call_of(item["call_id"], item["name"], item["input"])
+                message.setdefault("tool_calls", []).append(custom)
     return (message,)

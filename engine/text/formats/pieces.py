@@ -26,15 +26,20 @@ class Thought:
 
 @dataclass(frozen=True)
 class CallBegun:
-    """A tool call has begun; more of it follows, up to its `CallEnded`. `id` is "" where the model gave none."""
+    """A tool call has begun; more of it follows, up to its `CallEnded`. `id` is "" where the model gave none.
+
+    The arguments of a `custom` tool are text of any form.
+    """
 
     name: str
     id: str = ""
+    custom: bool = False
 
 
 @dataclass(frozen=True)
 class CallGrown:
-    """Some more of the arguments of the call that has begun. All of them together are the JSON of an object."""
+    """Some more of the arguments of the call that has begun. All of them together are the JSON of an object, unless
+    its tool is a custom one."""
 
     arguments: str
 
@@ -55,6 +60,7 @@ class Call:
     name: str
     arguments: str
     id: str = ""
+    custom: bool = False
 
 
 class CallGatherer:
@@ -72,7 +78,7 @@ class CallGatherer:
             case CallGrown():
                 self._arguments.append(piece.arguments)
             case CallEnded():
-                return Call(self._begun.name, "".join(self._arguments), self._begun.id)
+                return Call(self._begun.name, "".join(self._arguments), self._begun.id, self._begun.custom)
         return None
 
 
