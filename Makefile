@@ -68,8 +68,11 @@ support: $(STAMPS)/test  ## write the tables of docs/support.md anew, out of a r
 	$(BIN)/python -m tests.support matrix $(BUILD)/support.json
 	$(BIN)/python -m tests.support numbers
 
-test-agents: $(STAMPS)/test  ## Claude Code and Codex, from npm into build/agents, against a scripted model
-	npm install --prefix $(BUILD)/agents --no-fund --no-audit --loglevel=error @anthropic-ai/claude-code @openai/codex
+test-agents: $(STAMPS)/test  ## the agents of `launch`, from npm and PyPI into build/agents, against a scripted model
+	npm install --prefix $(BUILD)/agents --no-fund --no-audit --loglevel=error \
+		@anthropic-ai/claude-code @openai/codex opencode-ai @qwen-code/qwen-code
+	test -x $(BUILD)/agents/aider/bin/aider || { \
+		$(BIN)/python -m venv $(BUILD)/agents/aider && $(BUILD)/agents/aider/bin/pip install -q aider-chat; }
 	$(BIN)/python -m pytest tests/agents $(ARGS)
 
 test-browser: $(STAMPS)/test  ## the page in Chromium; pictures of it in build/screenshots

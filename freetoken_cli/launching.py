@@ -48,7 +48,7 @@ def launch(paths: Paths, agent: Agent, model: str, config: Config, arguments: Se
         state, answer = Front(paths.socket).load(load_request(model, kept))
         for note in answer["notes"]:
             output.warn(note)
-        server = Server(root, state.name, config.api_key or NO_KEY)
+        server = Server(root, state.name, config.api_key or NO_KEY, state.context)
         output.note(f"{agent.name} asks {state.name} at {root}; its context is {state.context} tokens long.")
         return _run(command_of(agent, server, arguments), environment_of(agent, server, os.environ))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from freetoken_cli.agents import AGENTS, Server, command_of, environment_of, var
 from freetoken_cli.front_process import health
 from tests.cli.harness import Home, wait_for
 
-SERVER = Server("http://127.0.0.1:9", "some-model", "key")
+SERVER = Server("http://127.0.0.1:9", "some-model", "key", 32768)
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=[agent.name for agent in AGENTS])
@@ -20,6 +21,18 @@ def test_an_agent_is_told_where_and_which(agent: object) -> None:
     assert "http://127.0.0.1:9" in told
     assert "some-model" in told
     assert "{" not in told.replace('{"', "").replace("{\\", "")  # nothing is left to be filled in
+    without = replace(SERVER, context=0)
+    told = json.dumps([variables_of(agent, without), command_of(agent, without, ())])  # type: ignore[arg-type]
+    assert not any(word in told for word in ("{context}", "limit", "COMPACT", "model_context_window"))
+
+
+def test_agents_that_shorten_conversations_are_told_when() -> None:
+    told = {agent.name: (variables_of(agent, SERVER), command_of(agent, SERVER, ())) for agent in AGENTS}
+    assert told["claude"][0]["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "32768"
+    place = told["codex"][1].index("model_context_window=32768")
+    assert told["codex"][1][place - 1] == "-c"
+    config = json.loads(told["opencode"][0]["OPENCODE_CONFIG_CONTENT"])
+    assert config["provider"]["freetoken"]["models"]["some-model"]["limit"] == {"context": 32768, "output": 8192}
 
 
 def test_no_key_of_an_account_reaches_an_agent() -> None:

@@ -113,7 +113,7 @@ def test_nothing_that_follows_grammars_outlives_its_worker(own_front: Callable[.
     front = own_front()
     for end in (lambda worker: os.kill(worker, signal.SIGKILL), lambda _: front.control("stop", model="fake")):
         body = {"model": "fake", "messages": told("x"), "max_tokens": 3, "response_format": FORM}
-        assert httpx.post(f"{front.url}/v1/chat/completions", json=body).status_code == 200
+        assert httpx.post(f"{front.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
         (worker,) = front.workers()
         follower = child_of(worker)
         end(worker)
@@ -125,13 +125,13 @@ def test_who_waits_for_a_grammar_can_leave(own_front: Callable[..., RunningFront
     front = own_front()
     body = {"model": "fake", "messages": told("x"), "max_tokens": 3}
     formed = {**body, "response_format": FORM}
-    assert httpx.post(f"{front.url}/v1/chat/completions", json=formed).status_code == 200
+    assert httpx.post(f"{front.url}/v1/chat/completions", json=formed, timeout=60).status_code == 200
     (worker,) = front.workers()
     follower = child_of(worker)
     os.kill(follower, signal.SIGSTOP)
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{front.url}/v1/chat/completions", json=formed, timeout=1.0)
-    assert httpx.post(f"{front.url}/v1/chat/completions", json=body).status_code == 200
+    assert httpx.post(f"{front.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
     assert eventually(lambda: front.stats()["waiting"] == 0)
     os.kill(follower, signal.SIGCONT)
-    assert httpx.post(f"{front.url}/v1/chat/completions", json=formed).status_code == 200
+    assert httpx.post(f"{front.url}/v1/chat/completions", json=formed, timeout=60).status_code == 200
