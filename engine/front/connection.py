@@ -13,7 +13,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.front.limits import Limits
 
-_REFUSED_AT_ONCE = 64  # who are still told so, beyond the connections that are served
 _FAREWELL_SECONDS = 1.0  # for reading that
 
 
@@ -90,6 +89,11 @@ class BoundedConnection(H11Protocol):
         super().timeout_keep_alive_handler()
         self._unread.start(self.limits.unread_seconds, self.transport.abort)
 
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else an answer has been given, or is being given
+            self.transport.write(_bare("400 Bad Request", msg))
+        self.transport.close()
+
     def shutdown(self) -> None:
         if self.conn.their_state is h11.SEND_BODY:
             self.transport.abort()  # what has not come by now is not waited for
@@ -103,7 +107,7 @@ class BoundedConnection(H11Protocol):
 
     def _turn_away(self, transport: asyncio.Transport) -> None:
         self.transport = transport
-        if len(self.refused) >= _REFUSED_AT_ONCE:
+        if len(self.refused) >= self.limits.turned_away:
             transport.abort()
             return
         self.refused.add(self)

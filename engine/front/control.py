@@ -119,7 +119,7 @@ def endpoint_of(action: Action, table: Mapping[str, Field] | None, until_gone: b
 
     async def endpoint(request: Request) -> Response:
         try:
-            body = {} if table is None else read_fields(await read_body(request), table)
+            body = {} if table is None else await read_body(request, partial(read_fields, table=table))
             work = action(body)
             return JSONResponse(await (while_connected(request, work) if until_gone else work))
         except FreetokenError as error:

@@ -24,15 +24,18 @@ from engine.base.errors import (
 from engine.front.dialects import OPENAI, Dialect, TooLargeError, TooSlowError, our_mistake
 from engine.front.limits import Limits
 
-_QUICK_BODY = 2**18  # bytes that are parsed in a few milliseconds
 _LOG = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 Events = AsyncGenerator[dict[str, Any] | str, None]  # JSON objects, or text for a comment
 
 
-async def read_body(request: Request) -> dict[str, Any]:
-    """The request's JSON object. UsageError for anything else, TooLargeError and TooSlowError past the bounds."""
+async def read_body(request: Request, read: Callable[[dict[str, Any]], Value]) -> Value:
+    """What `read` makes of the request's JSON object. It runs in a thread: a long conversation or a hard schema must
+    not hold up everybody else's tokens.
+
+    UsageError for anything but an object, TooLargeError and TooSlowError past the bounds, and whatever `read` raises.
+    """
     limits = _limits(request.scope)
     try:
         async with asyncio.timeout(limits.body_seconds):
@@ -41,8 +44,7 @@ async def read_body(request: Request) -> dict[str, Any]:
         raise TooSlowError(
             f"The request's body did not come within {limits.body_seconds:.0f} seconds.", "Send it again."
         ) from None
-    # A long conversation must not hold up everybody else's tokens.
-    return await asyncio.to_thread(_parse, data) if len(data) > _QUICK_BODY else _parse(data)
+    return await asyncio.to_thread(lambda: read(_parse(data)))
 
 
 async def _read(request: Request, most: int) -> bytes:

@@ -11,7 +11,8 @@ from pathlib import Path
 from engine.base.errors import BusyError, UsageError
 from engine.base.paths import make_private_folder
 
-_BACKLOG = 128
+BACKLOG = 128
+"""Connections that wait while nobody looks."""
 
 
 def take_lock(path: Path) -> int | None:
@@ -42,7 +43,7 @@ def listen_private(path: Path) -> socket.socket:
         ) from None
     finally:
         os.umask(before)
-    listener.listen(_BACKLOG)
+    listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
 
@@ -61,7 +62,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
         # So that a port whose last connections are still closing can be had again at once.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise _bind_error(host, port, error) from None

@@ -9,18 +9,19 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine.base.errors import FreetokenError
 from engine.front.config import FrontConfig
-from engine.front.listen import listen_private, listen_tcp, take_lock
+from engine.front.limits import Limits, within_descriptors
+from engine.front.listen import BACKLOG, listen_private, listen_tcp, take_lock
 from engine.front.process import WORKER_COMMAND
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-    from engine.front.limits import Limits
     from engine.front.supervisor import Supervisor
 
 DRAIN_SECONDS = 2.0  # what answers in progress get when the front is told to stop
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str], worker_command: Sequence[str] = WORKER_COMMAN
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that leave in the middle of an answer
     try:
         config = FrontConfig.from_json(arguments[0] if arguments else "")
+        config = replace(config, limits=within_descriptors(config.limits))
         lock = take_lock(config.lock)
         if lock is None:
             print("Another server of this store is running.", file=sys.stderr)
@@ -108,6 +110,11 @@ def _server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
         def capture_signals(self) -> Iterator[None]:
             yield
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for listener in sockets or ():
+                listener.listen(BACKLOG)  # asyncio sets it to what it accepts at once, which is another matter
+
     return Server(
         uvicorn.Config(
             app,
@@ -119,6 +126,7 @@ def _server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
             log_level="error",  # what strangers send wrong is theirs to know, and would fill the log
             server_header=False,
             proxy_headers=False,
+            backlog=limits.accepted_at_once,
             timeout_keep_alive=limits.idle_seconds,
             timeout_graceful_shutdown=10,  # it never comes to that: `_serve` is done earlier
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,25 @@ def test_who_waits_for_a_grammar_can_leave(own_front: Callable[..., RunningFront
     assert eventually(lambda: front.stats()["waiting"] == 0)
     os.kill(follower, signal.SIGCONT)
     assert httpx.post(f"{front.url}/v1/chat/completions", json=formed, timeout=60).status_code == 200
+
+
+def test_a_stream_goes_on_while_a_hard_schema_is_looked_at(front: RunningFront) -> None:
+    """Looking at this one takes a second or two; it is refused then."""
+    schema = {"enum": list(range(100_000))}
+    body = {"model": "fake", "messages": told("x"), "response_format": {"type": "json_schema", "schema": schema}}
+    with (
+        front.openai.chat.completions.create(
+            model="endless", messages=told("x"), stream=True, max_tokens=3000
+        ) as stream,
+        ThreadPoolExecutor() as pool,
+    ):
+        next(chunks := iter(stream))
+        began, waits = time.monotonic(), [0.0]
+        asked = pool.submit(httpx.post, f"{front.url}/v1/chat/completions", json=body, timeout=60)
+        while not asked.done():
+            before = time.monotonic()
+            next(chunks)
+            waits.append(time.monotonic() - before)
+        took = time.monotonic() - began
+    assert asked.result().json()["error"]["param"] == "response_format.schema"
+    assert max(waits) < took / 2, f"{max(waits):.2f} of {took:.2f} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -32,12 +33,12 @@ class Anthropic:
 
     async def messages(self, request: Request) -> Response:
         """A message."""
-        asked = read_messages(await read_body(request))
+        asked = await read_body(request, read_messages)
         return await while_connected(request, self._messages(asked))
 
     async def count_tokens(self, request: Request) -> Response:
         """How many tokens the prompt of a message would have."""
-        asked = read_messages(await read_body(request), counting=True)
+        asked = await read_body(request, partial(read_messages, counting=True))
         return await while_connected(request, self._count(asked))
 
     async def _messages(self, asked: ChatAsked) -> Response:

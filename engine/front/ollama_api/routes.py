@@ -43,12 +43,12 @@ class Ollama:
 
     async def chat(self, request: Request) -> Response:
         """An answer to messages."""
-        keeping, asked = read_chat(await read_body(request))
+        keeping, asked = await read_body(request, read_chat)
         return await while_connected(request, self._answer(keeping, asked, chat=True))
 
     async def generate(self, request: Request) -> Response:
         """An answer to a prompt."""
-        keeping, asked = read_generate(await read_body(request))
+        keeping, asked = await read_body(request, read_generate)
         return await while_connected(request, self._answer(keeping, asked, chat=False))
 
     async def tags(self, request: Request) -> Response:
@@ -69,7 +69,7 @@ class Ollama:
 
     async def show(self, request: Request) -> Response:
         """What a model is."""
-        folder = folder_of(self._supervisor, read_name(await read_body(request)))
+        folder = folder_of(self._supervisor, await read_body(request, read_name))
         manifest = (await asyncio.to_thread(open_model, folder)).manifest
         spec: Any = manifest.spec
         family = spec["family"]

@@ -51,12 +51,12 @@ class OpenAI:
 
     async def chat(self, request: Request) -> Response:
         """A chat completion."""
-        asked = read_chat(await read_body(request))
+        asked = await read_body(request, read_chat)
         return await while_connected(request, self._chat(asked))
 
     async def completion(self, request: Request) -> Response:
         """A text completion."""
-        asked = read_completion(await read_body(request))
+        asked = await read_body(request, read_completion)
         return await while_connected(request, self._completion(asked))
 
     def _model_json(self, name: str) -> dict[str, Any]:

@@ -36,8 +36,8 @@ class Responses:
 
     async def create(self, request: Request) -> Response:
         """A response."""
-        body = await read_body(request)
-        return await while_connected(request, self._create(read_response(body, self._before(previous_id(body)))))
+        asked = await read_body(request, lambda body: read_response(body, self._before(previous_id(body))))
+        return await while_connected(request, self._create(asked))
 
     async def get(self, request: Request) -> Response:
         """One that was stored."""
