@@ -64,6 +64,13 @@ def test_thinking_and_calls_are_apart(front: RunningFront) -> None:
     assert chat(front, messages, tools=[WEATHER]).message.content == "Sunny."
 
 
+def test_calls_come_whole_and_numbered_in_a_stream(front: RunningFront) -> None:
+    body = {"model": "scripted", "messages": told(f"{PARIS}\n{PARIS}"), "options": GREEDY, "tools": [WEATHER]}
+    parts = map(json.loads, httpx.post(f"{front.url}/api/chat", json=body).text.splitlines())
+    calls = [call["function"] for part in parts for call in part["message"].get("tool_calls", ())]
+    assert calls == [{"index": index, "name": "get_weather", "arguments": {"city": "Paris"}} for index in range(2)]
+
+
 def test_thinking_is_switched_off(front: RunningFront) -> None:
     answer = chat(front, told("<think>\n\n</think>\n\nTwo"), think=False)
     assert (answer.message.thinking, answer.message.content) == (None, "Two")

@@ -6,19 +6,22 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 
 from engine.front.answering import respond
-from engine.front.answers import Job
+from engine.front.answers import Job, Reader
 from engine.front.dialects import ANTHROPIC, OLLAMA, OPENAI, RESPONSES, Dialect
 from engine.front.http import Events, EventStream
 from engine.front.limits import Limits
 from engine.front.openai_api.requests import read_completion
-from engine.front.openai_api.shapes import CompletionShape
-from engine.worker.protocol import Progress, Sampling
+from engine.front.openai_api.shapes import ChatShape, CompletionShape
+from engine.text.formats.choice import format_of
+from engine.text.formats.parser import Part
+from engine.worker.protocol import Progress, Sampling, Tokens
 
 Send = Callable[[dict[str, Any]], Any]
 
@@ -173,6 +176,52 @@ def test_a_stream_says_something_every_ten_seconds_where_its_dialect_can(dialect
     comment = dialect.comment("still at it")
     assert [when for when, body in sent if body == comment] == ([] if dialect is OLLAMA else [14, 24, 34, 54])
     assert [when for when, body in sent if b"number" in body] == [4, 39, 44]
+
+
+class SlowWorker(Worker):
+    """A client that decodes a call in Python's notation, a character every three seconds, and never ends it."""
+
+    async def generate(self, *arguments: Any) -> AsyncGenerator[Progress | Tokens, None]:  # type: ignore[override]
+        yield Progress(1, 5, 0, 5)
+        for character in "<|tool_call_start|>[write(content='" + "x" * 99:
+            await asyncio.sleep(3)
+            yield Tokens(1, (ord(character),))
+
+
+class Characters:
+    """A stream of text whose tokens are characters."""
+
+    stopped = None
+
+    def push(self, token: int) -> str:
+        return chr(token)
+
+
+def test_a_stream_is_never_silent_for_longer_while_a_call_is_decoded_that_cannot_be_told_yet() -> None:
+    loop = FastClock()
+    model: Any = Model()
+    model.client, model.stream = SlowWorker(), lambda *arguments, **options: Characters()
+    spoken: list[float] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        spoken.append(loop.time())
+
+    async def leave() -> dict[str, Any]:
+        await asyncio.sleep(300)
+        return {"type": "http.disconnect"}
+
+    async def run() -> None:
+        asked = read_completion({"model": "fake", "prompt": "x", "stream": True})
+        reader = Reader(format_of("<|tool_call_start|>"), {"write": {}}, Part.SAID)
+        job = Job(0, (1,), 200, (), (), Sampling(), reader=reader)
+        async with AsyncExitStack() as stack:
+            response = await respond(asked, model, [job], ChatShape("fake", model, False, False, ""), stack)
+            await response(scope_with(Limits(silent_seconds=10)), leave, send)  # type: ignore[arg-type]
+
+    loop.run_until_complete(run())
+    loop.close()
+    assert spoken[-1] > 280
+    assert max(after - before for before, after in pairwise(spoken)) <= 10
 
 
 def test_nobody_is_told_anything_while_an_event_is_on_its_way() -> None:
