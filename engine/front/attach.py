@@ -11,7 +11,7 @@ from typing import Any
 from engine.base.config import DEVICES, check_device
 from engine.base.sampling import Range
 from engine.base.units import KvBudget, parse_experts
-from engine.front.fields import Field, FieldError, whole, within
+from engine.front.fields import Field, FieldError, described, whole, within
 from engine.memory.budget import check_context, crosses, whole_pages
 
 
@@ -57,6 +57,7 @@ def _device(name: str, value: Any) -> str:
     return str(value)
 
 
+@described({"type": "string"})
 def _experts(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise FieldError(name, f"{shown(value)} is not text such as 2G, 37%, 120 or 0.")

@@ -12,11 +12,13 @@ from starlette.routing import Route
 
 from engine import __version__
 from engine.front.anthropic_api.requests import MESSAGES
+from engine.front.control import RESIZE
 from engine.front.dialects import ANTHROPIC, OLLAMA, dialect_of
 from engine.front.fields import Field, schema_of
 from engine.front.ollama_api.requests import CHAT as OLLAMA_CHAT
 from engine.front.ollama_api.requests import GENERATE, NAMED
 from engine.front.openai_api.requests import CHAT, COMPLETION, IGNORED
+from engine.front.page_routes import PAGE_FILES, media_type
 from engine.front.responses_api.requests import RESPONSE
 from engine.front.schemas import OF_ANTHROPIC_MESSAGES, OF_INPUT, OF_SYSTEM, Schema
 
@@ -29,6 +31,11 @@ _REFUSALS = {
     413: "the body is too long",
     500: "the model failed",
     503: "there is no room at present",
+}
+_REFUSALS_OF_RESIZE = {
+    409: "the model is being resized for somebody else",
+    415: "the body is not declared as JSON",
+    507: "it does not fit",
 }
 
 
@@ -74,8 +81,12 @@ OPERATIONS: Mapping[tuple[str, str], Body | None] = {
     ("post", "/api/show"): Body(NAMED),
     ("get", "/api/ps"): None,
     ("get", "/api/version"): None,
+    **{("get", path): None for path in PAGE_FILES},
+    ("get", "/machine"): None,
+    ("post", "/machine/resize"): Body(RESIZE, strict=True),
 }
 """Every public route by method and path, and what it reads."""
+_MEDIA = {"/metrics": "text/plain", **{path: media_type(file) for path, file in PAGE_FILES.items()}}
 
 
 def document() -> dict[str, Any]:
@@ -102,14 +113,15 @@ def openapi_route() -> Route:
 
 
 def _operation(path: str, body: Body | None) -> dict[str, Any]:
-    media: dict[str, Any] = {"text/plain" if path == "/metrics" else "application/json": {}}
+    media: dict[str, Any] = {_MEDIA.get(path, "application/json"): {}}
     if body is not None and "stream" in body.table:
         media[dialect_of(path).media_type] = {}
     error = {"application/json": {"schema": _error(path)}}
+    refusals = _REFUSALS | _REFUSALS_OF_RESIZE if path == "/machine/resize" else _REFUSALS
     operation: dict[str, Any] = {
         "responses": {
             "200": {"description": "the answer", "content": media},
-            **{str(status): {"description": why, "content": error} for status, why in _REFUSALS.items()},
+            **{str(status): {"description": why, "content": error} for status, why in refusals.items()},
         }
     }
     names = [part.strip("{}") for part in path.split("/") if part.startswith("{")]

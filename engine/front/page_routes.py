@@ -72,9 +72,14 @@ def _json_alone(endpoint: Endpoint) -> Endpoint:
     return checked
 
 
+def media_type(file: Path) -> str:
+    """What a file of the page is served as."""
+    return _TYPES[file.suffix]
+
+
 def _file(path: Path) -> Endpoint:
     """A route that answers with one file of the page."""
-    content, kind = path.read_bytes(), _TYPES[path.suffix]
+    content, kind = path.read_bytes(), media_type(path)
 
     async def file(request: Request) -> Response:
         return Response(content, media_type=kind, headers=PAGE_HEADERS)

@@ -27,10 +27,13 @@ from starlette.routing import Route
 
 from engine.front.app import _health, _interfaces
 from engine.front.openapi import OPERATIONS, document
+from engine.front.page_routes import page_routes
 from tests.server.running_front import RunningFront, start_front
 
 ANSWER_SECONDS = 20.0
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+# The fakes have no files that could be shown, and a resize must leave the others their room.
+MODELS = {"/api/show": "nobody", "/machine/resize": "other"}
 FEW = {"type": "integer", "minimum": 1, "maximum": 4}
 # How each interface says how long an answer may be; the fuzzer's are short, so that it sees many.
 LENGTHS = {
@@ -45,7 +48,7 @@ LENGTHS = {
 
 def routes() -> set[tuple[str, str]]:
     supervisor: Any = None
-    found: list[Route] = [_health(), *_interfaces(supervisor)]
+    found: list[Route] = [_health(), *_interfaces(supervisor), *page_routes(supervisor)]
     return {
         (method.lower(), route.path.replace(":path}", "}"))
         for route in found
@@ -83,6 +86,7 @@ def hasty(store: Path) -> Iterator[RunningFront]:
             Path(folder),
             limits={"head_seconds": 0.5, "body_seconds": 0.5, "linger_seconds": 0.5, "idle_seconds": 1},
         )
+        running.control("load", model=MODELS["/machine/resize"])
         yield running
         assert running.stop() == 0
 
@@ -98,8 +102,7 @@ def described(front: RunningFront) -> Any:
         if "post" not in methods:
             continue
         schema = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
-        # The fakes have no files that could be shown.
-        schema["properties"]["model"] = {"enum": ["nobody" if path == "/api/show" else "scripted"]}
+        schema["properties"]["model"] = {"enum": [MODELS.get(path, "scripted")]}
         schema["properties"].update(LENGTHS.get(path, {}))
         schema["required"] = sorted({*schema["required"], "model", *LENGTHS.get(path, ())})
     made = schemathesis.openapi.from_dict(narrowed)
