@@ -18,28 +18,16 @@ Ints = NDArray[np.int32]
 HERE = 0  # the part in which residents are used: a layer's first
 ABSENT = -1  # in a table of slots
 
+TOKENS_A_READING = 2.0
+"""So many tokens of one expert the CPU multiplies in the time in which it reads its record; a split between link and
+CPU that was balanced for decoding holds up to there."""
+WORTH = 0.95  # streamed bytes are hidden behind products and those on demand are not: streaming may move a little more
 
-@dataclass(frozen=True)
+
 class PrefillPolicy:
-    """When whole layers are streamed, and through how many slots.
+    """When whole layers are streamed, and through how many slots."""
 
-    `tokens_a_reading`: so many tokens of one expert the CPU multiplies in the time in which it reads its record; a
-    split between link and CPU that was balanced for decoding holds up to there. `worth`: streamed bytes are hidden
-    behind products and those on demand are not, so streaming may move a little more.
-    """
-
-    buffers: int = 2
-    most_slots: int | None = None  # of the ring; None: as many as two layers have experts
-    tokens_a_reading: float = 2.0
-    worth: float = 0.95
-
-    def __post_init__(self) -> None:
-        if self.buffers not in (1, 2):
-            raise ValueError(f"a ring of {self.buffers} buffers")
-        if self.most_slots is not None and self.most_slots < 0:
-            raise ValueError(f"a ring of {self.most_slots} slots")
-        if not (self.tokens_a_reading > 0 and self.worth > 0):
-            raise ValueError("what a reading is worth is above zero")
+    buffers = 2
 
     def streams(self, tokens: int, experts: int, top_k: int, fraction: float) -> bool:
         """Whether a step of `tokens` tokens should stream whole layers of `experts`.
@@ -52,16 +40,19 @@ class PrefillPolicy:
             return False
         share = expected_share(tokens, experts, top_k)
         tokens_an_expert = tokens * top_k / (experts * share)
-        slower = max(1.0, tokens_an_expert / self.tokens_a_reading) if fraction < 1 else 1.0
-        return share * fraction * slower >= self.worth
+        slower = max(1.0, tokens_an_expert / TOKENS_A_READING) if fraction < 1 else 1.0
+        return share * fraction * slower >= WORTH
+
+    def most_slots(self, experts: int) -> int:
+        """Of the ring: a layer a buffer."""
+        return self.buffers * experts
 
     def ring_slots(self, slots: int, empty: int, experts: int) -> int:
         """Slots of a cache of `slots`, `empty` of which hold nothing, that are lent; 0: too few.
 
         Half of a small cache stays, so that a prompt never drives all of a conversation's experts out.
         """
-        most = self.buffers * experts if self.most_slots is None else self.most_slots
-        count = min(most, slots, max(slots // 2, empty, self.buffers))
+        count = min(self.most_slots(experts), slots, max(slots // 2, empty, self.buffers))
         return count - count % self.buffers
 
 

@@ -17,8 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from engine.device.virtual_time import makespan
-from engine.experts.prefill import PrefillPolicy
-from tests.unit.prefill_rig import Issued, ModelShape, seconds_of
+from tests.unit.prefill_rig import Issued, ModelShape, Ring, seconds_of
 
 QWEN = ModelShape(layers=40, experts=256, top_k=8)
 CHUNK = 8192
@@ -51,7 +50,7 @@ def ablate(tokens: int) -> Ablation:
     return Ablation(
         tokens,
         seconds(tokens, Issued(QWEN, two)),
-        seconds(tokens, Issued(QWEN, one, PrefillPolicy(buffers=1))),
+        seconds(tokens, Issued(QWEN, one, Ring(buffers=1))),
         seconds(tokens, Issued(QWEN, two + len(_residents(two)), residents=_residents(two))),
     )
 

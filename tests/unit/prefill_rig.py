@@ -29,8 +29,14 @@ TWO_LAYERS = PrefillPolicy()
 ALL_FILL = Split.all_fill()
 
 
-def ring_of(slots: int, buffers: int = 2) -> PrefillPolicy:
-    return PrefillPolicy(buffers=buffers, most_slots=slots)
+class Ring(PrefillPolicy):
+    """A ring of at most so many slots (None: a layer a buffer), in one buffer or two."""
+
+    def __init__(self, slots: int | None = None, buffers: int = 2) -> None:
+        self.slots, self.buffers = slots, buffers
+
+    def most_slots(self, experts: int) -> int:
+        return super().most_slots(experts) if self.slots is None else self.slots
 
 
 class Prompt:

@@ -12,7 +12,7 @@ from engine.experts.split import Split
 from engine.files.codecs import CODECS
 from engine.program.device.executor import DeviceExecutor
 from tests.unit.device_rig import MIB, Model, Talk, assert_same_bits, moe_model
-from tests.unit.prefill_rig import LONG, ring_of
+from tests.unit.prefill_rig import LONG, Ring
 
 
 class Reading(Talk):
@@ -57,7 +57,7 @@ def test_every_codec(codec: str) -> None:
 @pytest.mark.parametrize("ring", [None, 4])
 def test_any_number_of_slots(slots: tuple[int, int], ring: int | None) -> None:
     model = moe_model("q4_0")
-    policy = {} if ring is None else {"prefill": ring_of(ring)}
+    policy = {} if ring is None else {"prefill": Ring(ring)}
     executor = model.device(slots, Split.all_fill(), driver=SimDriver(256 * MIB, granularity=4096, seed=3), **policy)
     prompts(model, executor)
     executor.close()

@@ -10,11 +10,11 @@ import pytest
 from engine.device.graph import Node, before
 from engine.device.virtual_time import Span, makespan, schedule
 from engine.experts.prefill import PrefillPolicy
-from tests.unit.prefill_rig import Issued, ModelShape, seconds_of
+from tests.unit.prefill_rig import Issued, ModelShape, Ring, seconds_of
 
 SHAPE = ModelShape(layers=6, experts=8, top_k=2)
 CHUNK = 4096
-TWO, ONE = PrefillPolicy(), PrefillPolicy(buffers=1)
+TWO, ONE = PrefillPolicy(), Ring(buffers=1)
 
 
 def random_parts(count: int, seed: int = 0) -> list[tuple[float, float]]:

@@ -12,11 +12,10 @@ import pytest
 from engine.device.driver import Event, Stream
 from engine.device.sim import SimDriver
 from engine.experts.cache_tables import BrokenCacheError
-from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from tests.unit.hybrid_rig import BankKind
 from tests.unit.native_model import EXPERTS
-from tests.unit.prefill_rig import LONG, Prompt, ring_of
+from tests.unit.prefill_rig import LONG, Prompt, Ring
 from tests.unit.test_hybrid_experts import KINDS
 
 PLAIN = BankKind("q8_0", layers=4)
@@ -49,7 +48,7 @@ def test_every_kind_of_record(prompts: Callable[..., Prompt], kind: str) -> None
 @pytest.mark.parametrize("ring", [2, 4, 6, 2 * EXPERTS])
 def test_any_ring(prompts: Callable[..., Prompt], ring: int, buffers: int) -> None:
     """From two layers down to one record at a time; odd numbers of parts change the buffer that a chunk begins with."""
-    prompt = prompts([PLAIN], [20], ring_of(ring, buffers))
+    prompt = prompts([PLAIN], [20], Ring(ring, buffers))
     for more in (LONG, LONG, 0):
         prompt.step(LONG, more)
     stay = 20 - ring  # of slots that held nothing
@@ -68,7 +67,7 @@ def test_too_few_slots_are_the_present_forms(prompts: Callable[..., Prompt]) -> 
 
 
 def test_residents_are_used_in_place_and_stay(prompts: Callable[..., Prompt]) -> None:
-    prompt = prompts([PLAIN], [16], ring_of(6))
+    prompt = prompts([PLAIN], [16], Ring(6))
     for _ in range(6):
         prompt.step(2)  # on demand, into slots
     cache = prompt.rig.caches[0]
@@ -85,7 +84,7 @@ def test_residents_are_used_in_place_and_stay(prompts: Callable[..., Prompt]) ->
 
 
 def test_what_the_ring_holds_afterwards_is_cached_and_goes_first(prompts: Callable[..., Prompt]) -> None:
-    prompt = prompts([PLAIN], [20], ring_of(8))
+    prompt = prompts([PLAIN], [20], Ring(8))
     prompt.step(LONG)
     cache = prompt.rig.caches[0]
     snapshot = cache.snapshot()
@@ -138,7 +137,7 @@ def test_random_lives(prompts: Callable[..., Prompt], seed: int) -> None:
     """Prompts of several chunks among short steps, resizes and splits, in any order of the device."""
     random = Random(seed)
     kinds = [BankKind("q4_0", layers=3), KINDS[random.choice(list(KINDS))]]
-    policy = PrefillPolicy(buffers=random.choice([1, 2, 2]), most_slots=random.choice([None, 2, 3, 5, 6, 9]))
+    policy = Ring(buffers=random.choice([1, 2, 2]), slots=random.choice([None, 2, 3, 5, 6, 9]))
     prompt = prompts(kinds, [9, 4], policy, seed=seed, split=Split.carry(0.5))
     for _ in range(20):
         if random.random() < 0.2:
@@ -158,7 +157,7 @@ def test_random_lives(prompts: Callable[..., Prompt], seed: int) -> None:
 
 
 def test_a_record_in_the_slot_of_another_changes_bits(prompts: Callable[..., Prompt]) -> None:
-    prompt = prompts([PLAIN], [16], ring_of(4))
+    prompt = prompts([PLAIN], [16], Ring(4))
     prompt.step(LONG, more=LONG)
     turn = prompt.stream.turns[0]
     part = turn.parts[-1]
@@ -170,7 +169,7 @@ def test_a_record_in_the_slot_of_another_changes_bits(prompts: Callable[..., Pro
 
 
 def test_a_slot_that_does_not_hold_what_the_ring_says_is_found(prompts: Callable[..., Prompt]) -> None:
-    prompt = prompts([PLAIN], [16], ring_of(4))
+    prompt = prompts([PLAIN], [16], Ring(4))
     prompt.step(LONG)
     held = np.flatnonzero(prompt.rig.caches[0].snapshot().owner != -1)
     arena = prompt.rig.arenas[0]
@@ -198,7 +197,7 @@ def forgetting(label: str) -> type[SimDriver]:
 @pytest.mark.parametrize("label", ["main", "link"])
 def test_an_event_that_is_missing_changes_bits(prompts: Callable[..., Prompt], label: str) -> None:
     """A part that is read before it is filled, and one that is filled while the last one there is read."""
-    prompt = prompts([PLAIN], [16], ring_of(8), driver=forgetting(label))
+    prompt = prompts([PLAIN], [16], Ring(8), driver=forgetting(label))
     with pytest.raises(AssertionError, match="not equal"):
         prompt.chunks(10)
 
