@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.base.spelling import Spelling
 from engine.front.answer_forms import arguments_grammar, call_grammar
 from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
@@ -80,16 +81,15 @@ def _end_of_thinking(form: AnswerFormat, part: Part) -> str:
     return f"{form.thought.region.closes[0]}\n\n"
 
 
-def _before_text(text: Text, form: AnswerFormat, part: Part) -> tuple[int, ...]:
-    """The tokens behind which the text of an answer begins; none where it begins at once."""
+def _before_text(text: Text, form: AnswerFormat, part: Part) -> Spelling | None:
+    """What the text of an answer begins behind; None where it begins at once."""
     if part is Part.SAID:
-        return ()
+        return None
     if form.channels is not None:
-        return tuple(text.encode_prompt(form.channels.text, add_special=False))
+        return text.spelling(form.channels.text)
     thought = form.thought
     assert thought is not None
-    before = thought.region.closes[0] if thought.text is None else thought.text.opens[0]
-    return tuple(text.encode_prompt(before, add_special=False))
+    return text.spelling(thought.region.closes[0] if thought.text is None else thought.text.opens[0])
 
 
 def _call_grammar(form: AnswerFormat, use: ToolUse, parallel: bool) -> Grammar | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from engine.base.spelling import LOST, Spelling
 
@@ -20,11 +20,21 @@ def spell(marker: str, tokens: Iterable[tuple[int, bytes]], first: bool = False)
     goal = marker.encode()
     follow = _at_beginning if first else _anywhere
     steps = {}
-    for token, content in tokens:
+    for token, content in _partakers(goal, tokens):
         row = tuple(follow(goal, spelled, content) for spelled in range(len(goal)))
         if any(step != (LOST if first else 0) for step in row):
             steps[token] = row
     return Spelling(len(goal), steps, first)
+
+
+def _partakers(marker: bytes, tokens: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The tokens that can have a part in it, or are space: few of many, found without looking at each closely."""
+    beginnings = tuple(marker[: count + 1] for count in range(len(marker)))
+    endings = tuple(marker[count:] for count in range(len(marker)))
+    for token, content in tokens:
+        inside = content in marker or marker in content
+        if inside or content.endswith(beginnings) or content.startswith(endings) or not content.strip():
+            yield token, content
 
 
 def _anywhere(marker: bytes, spelled: int, content: bytes) -> int:

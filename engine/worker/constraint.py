@@ -54,8 +54,7 @@ class Constraint:
         self._grammar = grammar
         self._key = next(self._keys)
         self._next: Future[Next] = process.call("open", self._key, grammar.text, stop_ids)
-        self._tail: tuple[int, ...] = ()
-        self._in_force = not grammar.after
+        self._spelled = 0  # of the marker that it begins behind
 
     @property
     def ready(self) -> bool:
@@ -78,15 +77,20 @@ class Constraint:
 
     def take(self, token: int) -> None:
         """Note the token that came next."""
-        if not self._in_force:
-            self._tail = (*self._tail, token)[-len(self._grammar.after) :]
-            self._in_force = self._tail == self._grammar.after
+        marker = self._grammar.after
+        if marker is not None and self._spelled < marker.length:
+            self._spelled = marker.after(self._spelled, token)
         elif not self._done:
             self._next = self._process.call("take", self._key, token)
 
     def close(self) -> None:
         """Let the process forget it."""
         self._process.call("close", self._key)
+
+    @property
+    def _in_force(self) -> bool:
+        """Whether it has begun."""
+        return self._grammar.after is None or self._spelled == self._grammar.after.length
 
     @property
     def _done(self) -> bool:

@@ -19,7 +19,7 @@ from engine.base.units import KvBudget
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -64,12 +64,12 @@ class WorkerConfig:
 class Grammar:
     """What an answer has to look like, in llguidance's notation.
 
-    It holds from the start, or from behind the tokens `after`. When it is complete the answer ends, or, with
+    It holds from the start, or from behind the marker `after`. When it is complete the answer ends, or, with
     `then_free`, goes on as it likes.
     """
 
     text: str
-    after: tuple[int, ...] = ()
+    after: Spelling | None = None
     then_free: bool = False
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from engine.base.errors import FreetokenError, UnsupportedError, UsageError
+from engine.base.spelling import Spelling
 from engine.worker.constraint import Constraint, Grammars
 from engine.worker.protocol import Grammar
 from tests.server.running_front import IM_END, eventually, make_tokenizer
@@ -51,7 +52,8 @@ def test_answers_beside_each_other_follow_their_own_grammars(grammars: Grammars)
 
 
 def test_a_grammar_begins_and_ends_where_it_is_told_to(grammars: Grammars) -> None:
-    constraint = grammars.constraint(Grammar('start: "a"', after=(X, X), then_free=True), (IM_END,))
+    two = Spelling(2, {X: (1, 2)})
+    constraint = grammars.constraint(Grammar('start: "a"', after=two, then_free=True), (IM_END,))
     for token in (X, C, X, X):
         assert len(allowed(constraint)) == VOCAB
         constraint.take(token)

@@ -22,6 +22,7 @@ from engine.worker.protocol import (
     ExpertWork,
     Failed,
     Generate,
+    Grammar,
     Message,
     Resize,
     Sampling,
@@ -36,9 +37,11 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5).map(tuple)
 scores = st.builds(TokenLogprob, finite, st.lists(st.tuples(st.integers(0, 99), finite), max_size=3).map(tuple))
 steps = st.dictionaries(st.integers(0, 9), st.lists(st.integers(-1, 9), max_size=3).map(tuple))
-spellings = st.lists(st.builds(Spelling, st.integers(1, 9), steps, st.booleans()), max_size=2).map(tuple)
+spelling = st.builds(Spelling, st.integers(1, 9), steps, st.booleans())
+spellings = st.lists(spelling, max_size=2).map(tuple)
 sampling = st.builds(
     Sampling,
+    grammar=st.none() | st.builds(Grammar, st.text(), st.none() | spelling, st.booleans()),
     thought=st.none() | st.builds(ThoughtBound, st.integers(0, 99), spellings, spellings, ids, st.booleans(), ids),
     temperature=finite,
     seed=st.integers(-(2**63), 2**64),

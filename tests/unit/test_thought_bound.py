@@ -172,9 +172,9 @@ def spelled_parts(marker: str) -> set[str]:
     return {marker[:count] for count in range(1, len(marker) + 1)}
 
 
-def text_with(folder: Path, marks: Sequence[str], as_tokens: bool) -> Text:
-    """A vocabulary of bytes, and of the marks if they are tokens, with a template that names them."""
-    make_tokenizer(marks if as_tokens else ()).save(str(folder / "tokenizer.json"))
+def text_with(folder: Path, marks: Sequence[str], as_tokens: bool, words: Sequence[str] = ()) -> Text:
+    """A vocabulary of bytes and `words`, and of the marks if they are tokens, with a template that names them."""
+    make_tokenizer([*words, *(marks if as_tokens else ())]).save(str(folder / "tokenizer.json"))
     template = f"{{# {' '.join(marks)} #}}{{{{ messages[0].content }}}}"
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "<|im_end|>"}))
     return Text.load(folder)
@@ -233,3 +233,17 @@ def test_channels_come_to_their_answer(tmp_path: Path, tools: bool) -> None:
         body["tools"] = [{"type": "function", "function": {"name": "now"}}]
     behind = "final<|message|>Four.<|return|>" if tools else "Four.<|return|>"
     assert answers_of(text, body, opened, behind) == ("Hm. Hm. Hm", "Four.")
+
+
+def test_a_grammar_begins_behind_a_marker_that_runs_into_other_text(tmp_path: Path) -> None:
+    text = text_with(tmp_path, ["<think>", "</think>"], as_tokens=False, words=[">\n", "x</"])
+    messages = [{"role": "user", "content": "<think>"}]
+    _, reader = chat_prompt(
+        text, read_chat({"model": "m", "messages": messages, "response_format": {"type": "json_object"}})
+    )
+    assert reader.grammar is not None
+    marker = reader.grammar.after
+    assert marker is not None
+    ids = text.encode_prompt("Hx</think>\n{", add_special=False)
+    assert [text.token_bytes(token) for token in ids][-2:] == [b">\n", b"{"]
+    assert list(follow(marker, ids))[-2] == marker.length
