@@ -199,7 +199,7 @@ def test_when_memory_runs_out_the_youngest_waits_and_nobody_is_lost() -> None:
 
 
 def test_a_bounded_thought_survives_that_its_request_waits() -> None:
-    bounded = replace(GREEDY, thought=ThoughtBound(40, (), (), closing=(7, 8, 9), begun=True))
+    bounded = replace(GREEDY, thought=ThoughtBound(40, (), (), closing=(3, 4, 5), begun=True))
     prompts = {number: [number + 40] * 33 for number in range(4)}
     crowded, _ = make(kv_tokens=160)
     for number, prompt in prompts.items():
@@ -208,8 +208,8 @@ def test_a_bounded_thought_survives_that_its_request_waits() -> None:
     assert crowded.stats()["preemptions"] > 0
     for number, prompt in prompts.items():
         thought = answer(prompt, 40)
-        behind = answer([*prompt, *thought, 7, 8, 9], 57)
-        assert crowded.tokens[number] == [*thought, 7, 8, 9, *behind]
+        behind = answer([*prompt, *thought, 3, 4, 5], 57)
+        assert crowded.tokens[number] == [*thought, 3, 4, 5, *behind]
 
 
 def test_a_cancelled_request_is_silent_from_the_next_step_and_its_pages_are_free() -> None:
