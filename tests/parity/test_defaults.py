@@ -24,7 +24,6 @@ NAMES = ("model_type", "architectures", "transformers_version")
 DEVIATING = {
     ("dbrx", "rope_parameters"): "theta is that of attn_config, as in the publisher's code",
     ("cohere2_moe", "rope_scaling"): "transformers' class does not look at it",
-    ("sarvam_moe", "rope_parameters"): "another theta than Ling's, which config.json names",
 }
 FIRST = {case.family: case for case in reversed(CASES) if not case.wrapped and not case.prefix}
 

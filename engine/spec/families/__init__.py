@@ -80,7 +80,11 @@ FAMILIES: Mapping[str, Family] = {
         *JET_FAMILIES,
     )
 }
-_BY_MODEL_TYPE = {name: family for family in FAMILIES.values() for name in (family.name, *family.also)}
+_BY_MODEL_TYPE = {
+    name: replace(family, defaults={**family.defaults, **family.also_defaults.get(name, {})})
+    for family in FAMILIES.values()
+    for name in (family.name, *family.also)
+}
 
 
 def resolve(config: Mapping[str, Any], tensors: Tensors) -> tuple[Spec, Layout]:

@@ -91,6 +91,7 @@ BAILING_MOE_V2 = Family(
     ),
     moe=MOE,
     only={**ROUTER, "use_qk_norm": (True,)},
+    also_defaults={"sarvam_moe": {"rope_theta": 8e6}},
     also=("bailing_moe", "sarvam_moe"),  # Ling 2.0's own name, which older models without norms share; Sarvam's models
 )
 

@@ -393,6 +393,7 @@ class Family:
     `hidden_act` names the activation of every feed-forward part without one of its own; `activations` are the names
     that the family knows, and ours. With `embedding_root` embeddings are multiplied by the root of the hidden size too.
     `defaults` are fields that config.json may lack, as the family's own code has them; a null is as good as no object.
+    `also_defaults` are further ones under some of the other names.
     With `paired` config.json counts two of our layers as one: the first has shared and routed experts, what the routed
     ones make being added behind the second, and the second is dense.
     """
@@ -424,6 +425,7 @@ class Family:
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     tested: tuple[str, ...] = ("f32",)
     also: tuple[str, ...] = ()
+    also_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     recurrent: RecurrentRule | None = None
     single_part: SinglePartRule | None = None
     hidden_act: Key = HIDDEN_ACT
