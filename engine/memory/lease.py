@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.memory.blocks import BlockKind
 from engine.memory.checkpoints import Checkpoint
 from engine.memory.pages import PAGE_TOKENS
 from engine.memory.radix import Node
@@ -52,3 +54,21 @@ class Lease:
     def window_count(self) -> int:
         """Window pages it holds."""
         return max(0, len(self.windows) - self.seen)
+
+    def rename(self, kind: BlockKind, moves: Mapping[int, int]) -> None:
+        """Write the new numbers of moved blocks."""
+        if kind == "page":
+            self.pages = [moves.get(page, page) for page in self.pages]
+        elif kind == "window":
+            self.windows = [moves.get(window, window) for window in self.windows]
+        else:
+            self.state = moves.get(self.state, self.state)
+
+
+@dataclass(eq=False)
+class Held:
+    """What a prefix keeps from being forgotten while it goes to a file or comes from one."""
+
+    path: list[Node] = field(default_factory=list)  # up to its end, which is pinned
+    windows: list[Node] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)

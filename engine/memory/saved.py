@@ -6,16 +6,13 @@ window page where a checkpoint that is saved needs it; and the state of the chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.memory.blocks import BlockKind
-from engine.memory.checkpoints import Checkpoint
-from engine.memory.context import ContextMemory
+from engine.memory.context import ContextMemory, Write
+from engine.memory.lease import Held
 from engine.memory.pages import PAGE_TOKENS
-from engine.memory.radix import Node
-from engine.memory.retention import Rank
-from engine.memory.windows import first_seen
 
 MOST_CHECKPOINTS = 8  # that are saved: the deepest, since conversations are mostly gone on with near their ends
 
@@ -41,31 +38,25 @@ class HeldPrefix:
 
     def __init__(self, memory: ContextMemory, tokens: Sequence[int]) -> None:
         self._memory = memory
-        path = memory.tree.match(tokens, len(tokens) // PAGE_TOKENS)
-        checkpoints = [node.checkpoint for node in path if node.checkpoint is not None]
-        self._checkpoints: list[Checkpoint] = checkpoints[-MOST_CHECKPOINTS:]
+        path = memory.known(tokens)
+        checkpoints = [node.checkpoint for node in path if node.checkpoint is not None][-MOST_CHECKPOINTS:]
         if memory.traits.stateful or memory.traits.reach:  # behind the last checkpoint nobody can go on
-            path = path[: self._checkpoints[-1].node.depth] if self._checkpoints else []
-        self._path = path
-        self._windows = list(dict.fromkeys(node for checkpoint in self._checkpoints for node in checkpoint.tail))
-        if path:
-            memory.tree.pin(path[-1])
-        for checkpoint in self._checkpoints:
-            memory.checkpoints.pin(checkpoint)
-        memory.tree_windows.pin(self._windows)
-        memory.prefixes.add(self)
+            path = path[: checkpoints[-1].node.depth] if checkpoints else []
+        windows = list(dict.fromkeys(node for checkpoint in checkpoints for node in checkpoint.tail))
+        self._held = Held(path, windows, checkpoints)
+        memory.hold(self._held)
         self.tokens = tuple(tokens[: len(path) * PAGE_TOKENS])
         """Those of whole pages that are held."""
 
     @property
     def pages(self) -> tuple[SavedPage, ...]:
         """What there is of each page."""
-        windows, ends = set(self._windows), {checkpoint.node for checkpoint in self._checkpoints}
-        return tuple(SavedPage(node in windows, node in ends) for node in self._path)
+        windows, ends = set(self._held.windows), {checkpoint.node for checkpoint in self._held.checkpoints}
+        return tuple(SavedPage(node in windows, node in ends) for node in self._held.path)
 
     def block(self, page: int, kind: BlockKind) -> int:
         """The number that a block of page `page` has now."""
-        node = self._path[page]
+        node = self._held.path[page]
         if kind == "page":
             return node.page
         if kind == "window":
@@ -75,13 +66,7 @@ class HeldPrefix:
 
     def release(self) -> None:
         """Let go of it."""
-        self._memory.prefixes.discard(self)
-        self._memory.tree_windows.unpin(self._windows)
-        for checkpoint in self._checkpoints:
-            self._memory.checkpoints.unpin(checkpoint)
-        if self._path:
-            self._memory.tree.unpin(self._path[-1])
-        self._path, self._checkpoints, self._windows = [], [], []
+        self._memory.let_go(self._held)
 
 
 class RestoredPrefix:
@@ -94,84 +79,36 @@ class RestoredPrefix:
         self._memory = memory
         self._tokens = tokens
         self._pages = pages
-        self._path: list[Node] = []
-        self._windows: list[Node] = []
-        memory.prefixes.add(self)
+        self._held = Held()
+        memory.hold(self._held)
 
     @property
     def restored(self) -> int:
         """Tokens that are in context memory."""
-        return len(self._path) * PAGE_TOKENS
+        return len(self._held.path) * PAGE_TOKENS
 
     @property
     def complete(self) -> bool:
         """Whether every page is."""
-        return len(self._path) == len(self._pages)
+        return len(self._held.path) == len(self._pages)
 
-    def add(self, write: Callable[[BlockKind, int], None]) -> bool:
+    def add(self, write: Write) -> bool:
         """Put the next page there with what lies beside it. Without room for it: False, and nothing changes."""
-        memory, saved = self._memory, self._pages[len(self._path)]
+        memory, saved = self._memory, self._pages[len(self._held.path)]
         if not all(memory.available(kind) for kind in saved.kinds(memory.traits.stateful)):
             return False
-        parent = self._path[-1] if self._path else memory.tree.root
-        start = len(self._path) * PAGE_TOKENS
-        letters = tuple(self._tokens[start : start + PAGE_TOKENS])
-        node = parent.children.get(letters)
-        if node is None:
-            (page,) = memory.take_pages(1)
-            _filled(write, "page", page, memory.pages.give)
-            node, _ = memory.tree.insert(parent, letters, page)
-        memory.tree.pin(node)
-        if self._path:
-            memory.tree.unpin(parent)
-        self._path.append(node)
+        letters = tuple(self._tokens[self.restored : self.restored + PAGE_TOKENS])
+        node = memory.put_page(self._held, letters, write)
         if saved.window:
-            self._add_window(node, write)
+            memory.put_window(self._held, node, write)
         if saved.checkpoint:
-            self._add_checkpoint(node, write)
+            memory.put_checkpoint(self._held, node, write)
         return True
-
-    def _add_window(self, node: Node, write: Callable[[BlockKind, int], None]) -> None:
-        memory = self._memory
-        if node.window < 0:
-            (window,) = memory.take_windows(1)
-            _filled(write, "window", window, memory.windows.give)
-            memory.tree_windows.put(node, window)
-        memory.tree_windows.pin([node])
-        self._windows.append(node)
-
-    def _add_checkpoint(self, node: Node, write: Callable[[BlockKind, int], None]) -> None:
-        memory, reach = self._memory, self._memory.traits.reach
-        tail = self._path[first_seen(node.depth * PAGE_TOKENS, reach) :] if reach else []
-        if node.checkpoint is not None or any(page.window < 0 for page in tail):
-            return
-        state = -1
-        if memory.traits.stateful:
-            state = memory.take_state()
-            _filled(write, "state", state, memory.states.give)
-        memory.checkpoints.place(node, state, tuple(tail), Rank.END, kept=True)
 
     def release(self) -> None:
         """Leave what is there to whoever wants it."""
-        self._memory.prefixes.discard(self)
-        self._memory.tree_windows.unpin(self._windows)
-        if self._path:
-            self._memory.tree.unpin(self._path[-1])
-        self._windows, self._path = [], []
+        self._memory.let_go(self._held)
 
     def discard(self) -> None:
         """Take out again what is there, as far back as nobody else builds on it."""
-        memory, node = self._memory, self._path[-1] if self._path else self._memory.tree.root
-        self.release()
-        memory.forget(memory.tree.prune(node))
-
-
-def _filled(
-    write: Callable[[BlockKind, int], None], kind: BlockKind, block: int, give: Callable[[Iterable[int]], None]
-) -> None:
-    """Write a block that was just taken, and give it back if that fails."""
-    try:
-        write(kind, block)
-    except BaseException:
-        give([block])
-        raise
+        self._memory.let_go(self._held, forget=True)

@@ -166,12 +166,12 @@ def failed_requests_leave_their_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_moved_window_keeps_its_old_number(patch: pytest.MonkeyPatch) -> None:
-    rename = resizing._rename
+    rename = ContextMemory.rename
 
     def rename_others(memory: ContextMemory, kind: BlockKind, moves: dict[int, int]) -> None:
         rename(memory, kind, {} if kind == "window" else moves)
 
-    patch.setattr(resizing, "_rename", rename_others)
+    patch.setattr(ContextMemory, "rename", rename_others)
 
 
 FAULTS: Mapping[str, Fault] = {
