@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from engine.text.text import Text
-from tests.bench.agents.fits import DecodeFit, PrefillFit
 from tests.bench.agents.speaking import INTERFACES, Heard, ask_all
 from tests.bench.agents.workloads import Ask, Setting, Step, converse, find
 from tests.server.load_rig import FRONT, PAGE, long_store
@@ -118,10 +117,3 @@ def test_three_agents_share_their_tools_beside_one_that_grows(rig: Rig) -> None:
 def test_prompts_are_the_same_whenever_they_are_asked(rig: Rig) -> None:
     prompts = [next(converse(find(["W4"])[0], Setting(CONTEXT, rig.text, run)))[0].messages for run in (5, 5, 6)]
     assert prompts[0] == prompts[1] != prompts[2]
-
-
-def test_lines_are_found_and_what_is_off_them() -> None:
-    times = [(context, 0.005 + 1e-7 * context) for context in (500, 2000, 4000, 60_000)]
-    assert DecodeFit.of(times).departure(4000, 1.2 * (0.005 + 4e-4)) == pytest.approx(0.2)
-    prefill = PrefillFit.of([(n, 0.01 + 2e-3 * n + 1e-7 * n * n / 2) for n in (64, 128, 512, 1024, 7000)])
-    assert prefill.cost(300, 0) + prefill.cost(700, 300) - prefill.base == pytest.approx(prefill.cost(1000, 0))

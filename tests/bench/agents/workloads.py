@@ -18,6 +18,7 @@ from tests.bench.agents.tools import TOOLS, Tool
 from tests.bench.agents.words import NAMES, THINGS, text
 
 FULL_CONTEXT = 65536
+SHORTEST = 4096  # context: tools and calls are as long in any
 CALL_TOKENS = 256  # the most that a call can be, with all the space that a schema allows, in tokens that are bytes
 FEWEST_NEW = 16  # tokens of a message, where a small context leaves less
 
