@@ -13,7 +13,7 @@ from engine.front.anthropic_api.requests import read_messages
 from engine.front.fields import LONGEST_TEXT, MOST_MESSAGES, FieldError
 from engine.front.ollama_api.requests import read_chat as read_ollama_chat
 from engine.front.ollama_api.requests import read_generate
-from engine.front.openai_api.requests import read_chat
+from engine.front.openai_api.requests import MOST_PROMPTS, read_chat, read_completion
 from engine.front.responses_api.requests import read_response
 from engine.front.tools import LONGEST_TOOL, LONGEST_TOOLS
 from tests.server.running_front import RunningFront
@@ -22,6 +22,7 @@ LONG = "x" * (LONGEST_TEXT + 1)
 HELLO = {"role": "user", "content": "hi"}
 READERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     "chat": read_chat,
+    "completion": read_completion,
     "response": lambda body: read_response(body, ()),
     "message": lambda body: read_messages({"max_tokens": 1, **body}),
     "ollama chat": read_ollama_chat,
@@ -85,6 +86,8 @@ TOO_MUCH: list[tuple[str, str, dict[str, Any]]] = [
     ("ollama chat", "messages[0].content", {"messages": [{"role": "user", "content": LONG}]}),
     ("ollama chat", "tools[0].function", {"messages": [HELLO], "tools": [called(tool(LONGEST_TOOL))]}),
     ("ollama generate", "prompt", {"prompt": LONG}),
+    ("completion", "prompt", {"prompt": ["x"] * (MOST_PROMPTS + 1)}),
+    ("completion", "n", {"prompt": ["x"] * (MOST_PROMPTS // 16 + 1), "n": 16}),
 ]
 
 

@@ -19,7 +19,7 @@ from engine.front.tools import Offer, tool_choice, tool_use, tools, with_names_o
 
 MOST_CHOICES = 16
 MOST_LOGPROBS = 20
-MOST_PROMPTS = 2048  # of one completion request
+MOST_PROMPTS = 2048  # of one completion request; and so many answers, however they are asked for
 
 _SHARED = {
     "model": Field(fields.model, required=True),
@@ -191,6 +191,9 @@ def read_completion(body: Mapping[str, Any]) -> CompletionAsked:
     if values["echo"] and values["logprobs"] is not None:
         raise FieldError("echo", "log probabilities of the prompt are not supported.", "Leave out echo or logprobs.")
     logprobs = -1 if values["logprobs"] is None else values["logprobs"]
+    answers = len(values["prompt"]) * values["n"]
+    if answers > MOST_PROMPTS:
+        raise FieldError("n", f"{answers} answers are more than the {MOST_PROMPTS} allowed at once.")
     most = given(values["max_tokens"], 16)  # the OpenAI interface's default for this kind
     return CompletionAsked(**_shared(values, logprobs, most), prompts=values["prompt"], echo=values["echo"])
 
