@@ -96,6 +96,8 @@ _LLAMA3_MERGED = PreTokenizer((_split(_LLAMA3), _bytes(use_regex=False)))
 _QWEN = PreTokenizer((_split(_QWEN2), _bytes(use_regex=False)), nfc=True)
 _GLM4 = PreTokenizer((_split(_LLAMA3), _bytes(use_regex=False)), ignore_merges=True)
 _O200K = PreTokenizer((_split(_GPT4O), _bytes(use_regex=False)))
+# Digits in threes from the right: 1 234 567.
+_COHERE = PreTokenizer((_split(r"\d{1,3}(?=(?:\d{3})*\b)"), _split(_GPT4O), _bytes(use_regex=False)))
 _DEEPSEEK_V3 = PreTokenizer((_split(r"\p{N}{1,3}"), _split(_CJK), _split(_DEEPSEEK3), _bytes(use_regex=False)))
 _DEEPSEEK_LLM = PreTokenizer(
     (
@@ -143,6 +145,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
         **dict.fromkeys(("stablelm2", "hunyuan", "solar-open", "grok-2"), PreTokenizer(_QWEN.steps)),
         "qwen35": PreTokenizer((_split(_QWEN35), _bytes(use_regex=False)), nfc=True),
         **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), _O200K),
+        **dict.fromkeys(("tiny_aya", "cohere2moe"), _COHERE),
         "tekken": PreTokenizer((_split(_TEKKEN), _bytes(use_regex=False)), ignore_merges=True, add_bos=True),
         **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"), _DEEPSEEK_V3),
         "kimi-k2": PreTokenizer((_split(_KIMI), _bytes(use_regex=False)), ignore_merges=True),

@@ -217,6 +217,7 @@ def test_every_pre_tokenizer_keeps_the_text(tmp_path: Path, pre: str) -> None:
         ("deepseek-llm", "ab, 12\nx日本", ["ab", ",", "Ġ", "1", "2", "Ċ", "x", "æĹ¥æľ¬"]),
         ("deepseek-coder", "ab, 12\nx", ["ab", ",", "Ġ", "1", "2", "Ċ", "x"]),
         ("gpt-4o", "HTTPServer it'S 1234", ["HTTPServer", "Ġit'S", "Ġ", "123", "4"]),
+        ("cohere2moe", "ab 1234567 x", ["ab", "Ġ", "1", "234", "567", "Ġx"]),
         ("tekken", "CamelCase 12", ["Camel", "Case", "Ġ", "1", "2"]),
         ("bailingmoe", "ab 12\n\nx", ["ab", "Ġ", "1", "2", "ĊĊ", "x"]),
     ],
