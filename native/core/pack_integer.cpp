@@ -44,11 +44,33 @@ uint32_t spread(uint32_t nibbles) {
     return (pairs | pairs << 4) & kLowNibbles;
 }
 
+// Four bits to the lowest ones of four bytes.
+uint32_t spread_bits(uint32_t bits) {
+    return (bits | bits << 7 | bits << 14 | bits << 21) & 0x01010101u;
+}
+
 // Weight 2i in the low nibble of byte i, weight 2i + 1 in the high one.
 void pack_sequential_nibbles(const uint8_t* codes, uint8_t* lane) {
     for (int line = 0; line < 4; ++line) {
         const uint32_t eight = load<uint32_t>(codes + 4 * line);
         store(lane + 64 * line, spread(eight & 0xFFFFu) | spread(eight >> 16) << 4);
+    }
+}
+
+// One bit of each of 32 bytes, bit `place`, to a line of single bits.
+void pack_single_bits(const uint8_t* bytes, int place, uint8_t* lane) {
+    uint32_t bits = 0;
+    for (int part = 0; part < 8; ++part) bits |= (load<uint32_t>(bytes + 4 * part) >> place & 0x01010101u) << part;
+    store(lane, bits);
+}
+
+// Two bits of each of 32 bytes, those from bit 2 `layer` on, to two lines of pairs of bits.
+void pack_bit_pairs(const uint8_t* bytes, int layer, uint8_t* lane) {
+    for (int line = 0; line < 2; ++line) {
+        uint32_t bits = 0;
+        for (int part = 0; part < 4; ++part)
+            bits |= (load<uint32_t>(bytes + 16 * line + 4 * part) >> 2 * layer & 0x03030303u) << 2 * part;
+        store(lane + 64 * line, bits);
     }
 }
 
@@ -84,6 +106,18 @@ using Int4 = HalfScale<Form::int4_32, pack_sequential_nibbles>;
 struct Q41 : PlainScale<Form::q4_1, uint32_t, pack_split_nibbles> {
     static Fault check(const uint8_t* raw) {
         return half_is_finite(load<uint16_t>(raw)) && half_is_finite(load<uint16_t>(raw + 2)) ? nullptr : kBadScale;
+    }
+};
+
+// The fifth bit of weight i is bit i of four bytes between the scales and the nibbles.
+struct Q51 : Q41 {
+    static constexpr Form form = Form::q5_1;
+    static void codes(const uint8_t* raw, int, uint8_t* lane) {
+        pack_split_nibbles(raw + 8, lane);
+        const uint32_t fifth = load<uint32_t>(raw + 4);
+        uint32_t bits = 0;
+        for (int part = 0; part < 8; ++part) bits |= spread_bits(fifth >> 4 * part & 15) << part;
+        store(lane + 64 * 4, bits);
     }
 };
 
@@ -163,9 +197,7 @@ struct Q5K {
     static void codes(const uint8_t* raw, int block, uint8_t* lane) {
         const uint8_t* fifth = raw + 16;  // bit b of byte k belongs to weight k of block b
         pack_layered_nibbles(fifth + 32 + block / 2 * 32, block % 2 * 4, lane);
-        uint32_t bits = 0;
-        for (int part = 0; part < 8; ++part) bits |= (load<uint32_t>(fifth + 4 * part) >> block & 0x01010101u) << part;
-        store(lane + 64 * 4, bits);
+        pack_single_bits(fifth, block, lane + 64 * 4);
     }
 };
 
@@ -184,13 +216,43 @@ struct Q6K {
         const int half = block / 4;   // of the 256 weights
         const int layer = block % 4;  // which two bits of a byte of upper bits
         pack_layered_nibbles(raw + 64 * half + layer % 2 * 32, layer / 2 * 4, lane);
-        const uint8_t* upper = raw + kUpper + 32 * half;
-        for (int line = 0; line < 2; ++line) {
-            uint32_t bits = 0;
-            for (int part = 0; part < 4; ++part)
-                bits |= (load<uint32_t>(upper + 16 * line + 4 * part) >> 2 * layer & 0x03030303u) << 2 * part;
-            store(lane + 64 * (4 + line), bits);
+        pack_bit_pairs(raw + kUpper + 32 * half, layer, lane + 64 * 4);
+    }
+};
+
+struct Q2K {
+    static constexpr Form form = Form::q2_k;
+    static constexpr int kCodes = 16;  // of the bytes of a raw block: bytes of a scale and a minimum, then codes,
+    static constexpr int kD = 80;      // and the fp16 scale and minimum of them all
+    static Fault check(const uint8_t* raw) { return Q41::check(raw + kD); }
+    static void scales(const uint8_t* raw, int, int row, uint8_t* header) {
+        store(header + 4 * row, load<uint32_t>(raw + kD));
+        for (int block = 0; block < 8; ++block)
+            store(block_scales(header, row, block), load<uint16_t>(raw + 2 * block));
+    }
+    static void codes(const uint8_t* raw, int block, uint8_t* lane) {
+        pack_bit_pairs(raw + kCodes + block / 4 * 32, block % 4, lane);
+    }
+};
+
+struct Q3K {
+    static constexpr Form form = Form::q3_k;
+    static constexpr int kCodes = 32;   // of the bytes of a raw block: third bits, lower two bits,
+    static constexpr int kScales = 96;  // sixteen scales of six bits, 32 above what they are,
+    static constexpr int kD = 108;      // and the fp16 scale of them all
+    static Fault check(const uint8_t* raw) { return check_half(load<uint16_t>(raw + kD)); }
+    static void scales(const uint8_t* raw, int, int row, uint8_t* header) {
+        store(header + 4 * row, static_cast<uint32_t>(load<uint16_t>(raw + kD)));
+        const uint8_t* packed = raw + kScales;
+        for (int i = 0; i < 16; ++i) {
+            const int low = packed[i % 8] >> i / 8 * 4 & 15;
+            const int high = packed[8 + i % 4] >> i / 4 * 2 & 3;
+            block_scales(header, row, i / 2)[i % 2] = static_cast<uint8_t>((low | high << 4) - 32);
         }
+    }
+    static void codes(const uint8_t* raw, int block, uint8_t* lane) {
+        pack_bit_pairs(raw + kCodes + block / 4 * 32, block % 4, lane);
+        pack_single_bits(raw, block, lane + 64 * 2);
     }
 };
 
@@ -207,6 +269,10 @@ void fill_zero_codes(Codec codec, uint8_t* lines) {
         case Codec::q4_0:
         case Codec::int4_32:
             std::memset(lines, 0x88, bytes);
+            return;
+        case Codec::q3_k:  // 4: only the third bit is not zero
+            std::memset(lines, 0, 2 * kScaleLine);
+            std::memset(lines + 2 * kScaleLine, 0xFF, bytes - 2 * kScaleLine);
             return;
         case Codec::q6_k:  // 32: only the upper two bits are not zero
             std::memset(lines, 0, 4 * kScaleLine);
@@ -276,12 +342,18 @@ std::optional<BadValue> pack_integer_tile(Form form, const TileRows& rows, int64
             return pack_tile<Q40>(rows, cols, tile);
         case Form::q4_1:
             return pack_tile<Q41>(rows, cols, tile);
+        case Form::q5_1:
+            return pack_tile<Q51>(rows, cols, tile);
         case Form::mxfp4:
             return pack_tile<Mxfp4>(rows, cols, tile);
         case Form::mxfp4_pairs:
             return pack_tile<Mxfp4Pairs>(rows, cols, tile);
         case Form::iq4_nl:
             return pack_tile<Iq4Nl>(rows, cols, tile);
+        case Form::q2_k:
+            return pack_tile<Q2K>(rows, cols, tile);
+        case Form::q3_k:
+            return pack_tile<Q3K>(rows, cols, tile);
         case Form::q4_k:
             return pack_tile<Q4K>(rows, cols, tile);
         case Form::q5_k:

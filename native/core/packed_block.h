@@ -20,10 +20,16 @@ static inline void with_integer_codec(Codec codec, F f) {
             return f.template operator()<Codec::q4_0>();
         case Codec::q4_1:
             return f.template operator()<Codec::q4_1>();
+        case Codec::q5_1:
+            return f.template operator()<Codec::q5_1>();
         case Codec::mxfp4:
             return f.template operator()<Codec::mxfp4>();
         case Codec::iq4_nl:
             return f.template operator()<Codec::iq4_nl>();
+        case Codec::q2_k:
+            return f.template operator()<Codec::q2_k>();
+        case Codec::q3_k:
+            return f.template operator()<Codec::q3_k>();
         case Codec::q4_k:
             return f.template operator()<Codec::q4_k>();
         case Codec::q5_k:
@@ -50,12 +56,23 @@ static inline void with_integer_codec(Codec codec, F f) {
 
 // Whether the first and the last sixteen weights of a block have scales of their own.
 static constexpr bool has_half_scales(Codec codec) {
-    return codec == Codec::q6_k || codec == Codec::nvfp4;
+    return codec == Codec::q2_k || codec == Codec::q3_k || codec == Codec::q6_k || codec == Codec::nvfp4;
 }
 
 // Whether a block adds a minimum to each weight.
 static constexpr bool has_minimum(Codec codec) {
-    return codec == Codec::q4_1 || codec == Codec::q4_k || codec == Codec::q5_k;
+    return codec == Codec::q4_1 || codec == Codec::q5_1 || codec == Codec::q2_k || codec == Codec::q4_k ||
+           codec == Codec::q5_k;
+}
+
+// Whether codes have a fifth bit, in a line of its own.
+static constexpr bool has_fifth_bits(Codec codec) {
+    return codec == Codec::q5_1 || codec == Codec::q5_k;
+}
+
+// Whether codes are two bits, four to a byte of their lines; q3_k has a third in a line of its own.
+static constexpr bool has_two_bit_lines(Codec codec) {
+    return codec == Codec::q2_k || codec == Codec::q3_k;
 }
 
 static constexpr bool has_zero_point(Codec codec) {
@@ -83,10 +100,11 @@ static inline BlockPlace find_block(const uint8_t* tile, int64_t block) {
 
 // What the integers of a row's block are multiplied with, before the row's factor and the codec's `post`.
 struct BlockScales {
-    float first;    // weights 0..15
-    float second;   // weights 16..31
-    float minimum;  // added to each weight; 0 for most codecs
-    int zero;       // taken off each code; 0 for most codecs
+    float first;           // weights 0..15
+    float second;          // weights 16..31
+    float first_minimum;   // added to each of weights 0..15; 0 for most codecs
+    float second_minimum;  // and of 16..31
+    int zero;              // taken off each code; 0 for most codecs
 };
 
 template <Codec C>
@@ -97,25 +115,32 @@ static inline BlockScales read_scales(const uint8_t* header, int place, int row)
     if constexpr (C == Codec::q4_k || C == Codec::q5_k) {
         own += kScaleLine;
         const float scale = half(header + 4 * row) * static_cast<float>(own[0]);
-        return {scale, scale, -(half(header + 4 * row + 2) * static_cast<float>(own[1])), 0};
-    } else if constexpr (C == Codec::q6_k) {
+        const float minimum = -(half(header + 4 * row + 2) * static_cast<float>(own[1]));
+        return {scale, scale, minimum, minimum, 0};
+    } else if constexpr (C == Codec::q2_k) {
+        own += kScaleLine;
+        const float d = half(header + 4 * row);
+        const float minus_dmin = -half(header + 4 * row + 2);
+        return {d * static_cast<float>(own[0] & 15), d * static_cast<float>(own[1] & 15),
+                minus_dmin * static_cast<float>(own[0] >> 4), minus_dmin * static_cast<float>(own[1] >> 4), 0};
+    } else if constexpr (C == Codec::q3_k || C == Codec::q6_k) {
         own += kScaleLine;
         const float d = half(header + 4 * row);
         return {d * static_cast<float>(static_cast<int8_t>(own[0])),
-                d * static_cast<float>(static_cast<int8_t>(own[1])), 0.0f, 0};
+                d * static_cast<float>(static_cast<int8_t>(own[1])), 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::nvfp4) {
-        return {e4m3_over_256(own[0]), e4m3_over_256(own[1]), 0.0f, 0};
+        return {e4m3_over_256(own[0]), e4m3_over_256(own[1]), 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::mxfp4) {
         const float scale = e8m0_to_float(*own);
-        return {scale, scale, 0.0f, 0};
+        return {scale, scale, 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::int4_128z) {
         const float scale = half(header + 2 * row);
-        return {scale, scale, 0.0f, header[2 * kTileRows + row]};
+        return {scale, scale, 0.0f, 0.0f, header[2 * kTileRows + row]};
     } else {
         const float scale = half(own);
-        if constexpr (C == Codec::q4_1) return {scale, scale, half(own + 2), 0};
-        if constexpr (C == Codec::int4_32z) return {scale, scale, 0.0f, own[2]};
-        return {scale, scale, 0.0f, 0};
+        if constexpr (C == Codec::q4_1 || C == Codec::q5_1) return {scale, scale, half(own + 2), half(own + 2), 0};
+        if constexpr (C == Codec::int4_32z) return {scale, scale, 0.0f, 0.0f, own[2]};
+        return {scale, scale, 0.0f, 0.0f, 0};
     }
 }
 
@@ -124,9 +149,14 @@ template <Codec C>
 static inline int read_weight(const uint8_t* codes, int row, int k) {
     const uint8_t* lane = codes + 4 * row + k % 4;
     if constexpr (C == Codec::q8_0) return lane[k / 4 * 64] - 128;
+    if constexpr (has_two_bit_lines(C)) {
+        int code = lane[k / 16 * 64] >> k / 4 % 4 * 2 & 3;
+        if constexpr (C == Codec::q3_k) code |= (lane[2 * 64] >> k / 4 & 1) << 2;
+        return code - codec_info(C).zero;
+    }
     const int byte = lane[k / 8 * 64];
     int code = k % 8 < 4 ? byte & 15 : byte >> 4;
-    if constexpr (C == Codec::q5_k) code |= (lane[4 * 64] >> k / 4 & 1) << 4;
+    if constexpr (has_fifth_bits(C)) code |= (lane[4 * 64] >> k / 4 & 1) << 4;
     if constexpr (C == Codec::q6_k) code |= (lane[(4 + k / 16) * 64] >> k / 4 % 4 * 2 & 3) << 4;
     if constexpr (C == Codec::iq4_nl) return kIq4Nl[code];
     if constexpr (C == Codec::mxfp4 || C == Codec::nvfp4) return kE2m1Doubled[code];

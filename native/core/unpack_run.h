@@ -20,10 +20,11 @@ static inline void unpack_block(const uint8_t* tile, int lane, int64_t block, fl
     const BlockPlace at = find_block<C>(tile, block);
     const BlockScales scales = read_scales<C>(at.header, at.place, lane);
     for (int k = 0; k < kBlock; ++k) {
-        const float scale = (k < kBlock / 2 ? scales.first : scales.second) * info.post;
+        const bool is_first = k < kBlock / 2;
+        const float scale = (is_first ? scales.first : scales.second) * info.post;
         const float weight = static_cast<float>(read_weight<C>(at.codes, lane, k) - scales.zero);
         if constexpr (has_minimum(C)) {
-            out[k] = fma(scale, weight, scales.minimum);
+            out[k] = fma(scale, weight, is_first ? scales.first_minimum : scales.second_minimum);
         } else {
             out[k] = scale * weight * factor;
         }

@@ -1,7 +1,7 @@
 // Codes and scales of packed matrices (docs/numerics.md, "Packed codecs") as kernels of products read them. The unit is
-// eight weights of a row, k = 8j .. 8j+7, which are one dword of line j, or two: q8_0 keeps them in two lines, q5_k and
-// q6_k have upper bits in a line of their own. So a line of 64 bytes is a load of 4 bytes by 16 threads, or of 8 bytes
-// by 8 threads that own two rows each.
+// eight weights of a row, k = 8j .. 8j+7, which are one dword of line j, or two: q8_0 keeps them in two lines, q3_k,
+// q5_1, q5_k and q6_k have upper bits in a line of their own. Codes of two bits are half a dword of line j / 2. So a
+// line of 64 bytes is a load of 4 bytes by 16 threads, or of 8 bytes by 8 threads that own two rows each.
 //
 // Weights come as signed bytes c = w + Z, whose products dp4a and the tensor cores sum: Z is 0 where w fits at no cost
 // (q8_0, iq4_nl), else the sum starts from -Z * sum(q), which activations carry along. Instructions for eight weights:
@@ -57,16 +57,18 @@ inline constexpr int kCodeWords = codec_info(C).code_bytes / 4;
 // Which of them hold weights 8j .. 8j+7: one, and a second with the other half or with upper bits.
 template <Codec C>
 static constexpr int first_word(int j) {
-    return C == Codec::q8_0 ? 2 * j : j;
+    if (C == Codec::q8_0) return 2 * j;
+    return has_two_bit_lines(C) ? j / 2 : j;
 }
 template <Codec C>
 static constexpr int second_word(int j) {
     if (C == Codec::q8_0) return 2 * j + 1;
-    if (C == Codec::q5_k) return kLinesOfBlock;
+    if (has_fifth_bits(C)) return kLinesOfBlock;
+    if (C == Codec::q3_k) return 2;
     return C == Codec::q6_k ? kLinesOfBlock + j / 2 : 0;
 }
 template <Codec C>
-inline constexpr bool kHasSecondWord = C == Codec::q8_0 || C == Codec::q5_k || C == Codec::q6_k;
+inline constexpr bool kHasSecondWord = C == Codec::q8_0 || has_fifth_bits(C) || C == Codec::q3_k || C == Codec::q6_k;
 
 // Eight weights, or bytes of activations, in two words.
 struct Eight {
@@ -99,9 +101,9 @@ static inline Eight decode_iq4_nl(uint32_t codes) {
     return in_order(look_up(places, upper), look_up(places >> 16, upper >> 16));
 }
 
-// Bits [from, from + 1 or 2) of each byte as its bits 4 and 5.
-static inline uint32_t upper_bits(uint32_t word, int from, uint32_t mask) {
-    return (from < 4 ? word << (4 - from) : word >> (from - 4)) & mask;
+// Bits `from` and up of each byte at bit `to` and up, as far as `mask` has them.
+static inline uint32_t moved_bits(uint32_t word, int from, int to, uint32_t mask) {
+    return (from < to ? word << (to - from) : word >> (from - to)) & mask;
 }
 
 // Weights 8j .. 8j+7 plus Z as signed bytes, from their dwords.
@@ -110,14 +112,22 @@ static inline Eight decode_eight(uint32_t first, uint32_t second, int j) {
     if constexpr (C == Codec::q8_0) return {first ^ 0x80808080u, second ^ 0x80808080u};
     if constexpr (C == Codec::mxfp4 || C == Codec::nvfp4) return decode_e2m1(first);
     if constexpr (C == Codec::iq4_nl) return decode_iq4_nl(first);
+    if constexpr (has_two_bit_lines(C)) {
+        Eight codes = {moved_bits(first, j % 2 * 4, 0, 0x03030303u), moved_bits(first, j % 2 * 4 + 2, 0, 0x03030303u)};
+        if constexpr (C == Codec::q3_k) {
+            codes.low |= moved_bits(second, 2 * j, 2, 0x04040404u);
+            codes.high |= moved_bits(second, 2 * j + 1, 2, 0x04040404u);
+        }
+        return codes;
+    }
     Eight codes = {first & 0x0F0F0F0Fu, first >> 4 & 0x0F0F0F0Fu};
-    if constexpr (C == Codec::q5_k) {
-        codes.low |= upper_bits(second, 2 * j, 0x10101010u);
-        codes.high |= upper_bits(second, 2 * j + 1, 0x10101010u);
+    if constexpr (has_fifth_bits(C)) {
+        codes.low |= moved_bits(second, 2 * j, 4, 0x10101010u);
+        codes.high |= moved_bits(second, 2 * j + 1, 4, 0x10101010u);
     }
     if constexpr (C == Codec::q6_k) {
-        codes.low |= upper_bits(second, j % 2 * 4, 0x30303030u);
-        codes.high |= upper_bits(second, j % 2 * 4 + 2, 0x30303030u);
+        codes.low |= moved_bits(second, j % 2 * 4, 4, 0x30303030u);
+        codes.high |= moved_bits(second, j % 2 * 4 + 2, 4, 0x30303030u);
     }
     return codes;
 }
@@ -133,7 +143,7 @@ struct ScaleWords {
 template <Codec C>
 static inline ScaleWords load_scales(const uint8_t* tile, const BlockOffsets& at, int row) {
     constexpr int bytes = codec_info(C).scale_bytes;
-    constexpr bool line_is_shared = C == Codec::q4_k || C == Codec::q5_k || C == Codec::q6_k;
+    constexpr bool line_is_shared = codec_info(C).header_lines > 1;
     const uint8_t* header = tile + at.header;
     ScaleWords words = {0, 0};
     if constexpr (line_is_shared) words.shared = load_aligned<uint32_t>(header + 4 * row);
@@ -154,24 +164,30 @@ static inline BlockScales decode_scales(ScaleWords words) {
     const uint32_t high = words.own >> 8;
     if constexpr (C == Codec::q4_k || C == Codec::q5_k) {
         const float scale = d * static_cast<float>(low);
-        return {scale, scale, -(half_value(words.shared >> 16) * static_cast<float>(high)), 0};
-    } else if constexpr (C == Codec::q6_k) {
+        const float minimum = -(half_value(words.shared >> 16) * static_cast<float>(high));
+        return {scale, scale, minimum, minimum, 0};
+    } else if constexpr (C == Codec::q2_k) {
+        const float minus_dmin = -half_value(words.shared >> 16);
+        return {d * static_cast<float>(low & 15), d * static_cast<float>(high & 15),
+                minus_dmin * static_cast<float>(low >> 4), minus_dmin * static_cast<float>(high >> 4), 0};
+    } else if constexpr (C == Codec::q3_k || C == Codec::q6_k) {
         return {d * static_cast<float>(static_cast<int8_t>(low)), d * static_cast<float>(static_cast<int8_t>(high)),
-                0.0f, 0};
+                0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::nvfp4) {
-        return {e4m3_over_256(static_cast<uint8_t>(low)), e4m3_over_256(static_cast<uint8_t>(high)), 0.0f, 0};
+        return {e4m3_over_256(static_cast<uint8_t>(low)), e4m3_over_256(static_cast<uint8_t>(high)), 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::mxfp4) {
         const float scale = e8m0_to_float(static_cast<uint8_t>(low));
-        return {scale, scale, 0.0f, 0};
+        return {scale, scale, 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::int4_128z) {
-        return {d, d, 0.0f, static_cast<int>(words.shared >> 16)};
+        return {d, d, 0.0f, 0.0f, static_cast<int>(words.shared >> 16)};
     } else if constexpr (C == Codec::int4_32z) {
-        return {d, d, 0.0f, static_cast<int>(words.own >> 16)};
-    } else if constexpr (C == Codec::q4_1) {
-        return {d, d, half_value(words.own >> 16), 0};
+        return {d, d, 0.0f, 0.0f, static_cast<int>(words.own >> 16)};
+    } else if constexpr (C == Codec::q4_1 || C == Codec::q5_1) {
+        const float minimum = half_value(words.own >> 16);
+        return {d, d, minimum, minimum, 0};
     } else {
         const float scale = half_value(words.own);
-        return {scale, scale, 0.0f, 0};
+        return {scale, scale, 0.0f, 0.0f, 0};
     }
 }
 
@@ -212,18 +228,31 @@ template <Codec C>
 inline constexpr int kHalves = has_half_scales(C) ? 2 : 1;
 
 template <Codec C>
-inline constexpr bool kHasZeroSum =
-    C == Codec::nvfp4 || C == Codec::q6_k || C == Codec::mxfp4 || C == Codec::q4_0 || C == Codec::int4_32;
+inline constexpr bool kHasZeroSum = C == Codec::nvfp4 || C == Codec::q3_k || C == Codec::q6_k || C == Codec::mxfp4 ||
+                                    C == Codec::q4_0 || C == Codec::int4_32;
 
 // -Z * sum(q) over a half, or over the whole block of a codec without halves; 0 where decode_eight gives w itself, and
 // for codecs with a stored zero point.
 template <Codec C>
 static inline int zero_sum(const BlockSums& x, int half) {
     if constexpr (C == Codec::nvfp4) return x.minus_12[half];
+    if constexpr (C == Codec::q3_k) return x.minus_32[half] >> 3;  // exact
     if constexpr (C == Codec::q6_k) return x.minus_32[half];
     if constexpr (C == Codec::mxfp4) return x.minus_12_sums;
     if constexpr (C == Codec::q4_0 || C == Codec::int4_32) return x.minus_8_sums;
     return 0;
+}
+
+// acc plus the minima of a row's block times the sums of q, of each half where it has scales of its own.
+template <Codec C>
+static inline float add_minima(const BlockScales& scales, const BlockSums& x, float acc) {
+    if constexpr (has_half_scales(C)) {
+        const auto sum = [&](int half) { return static_cast<float>(x.minus_32[half]) * -0.03125f; };  // exact
+        acc = fma(scales.first_minimum * x.scale, sum(0), acc);
+        return fma(scales.second_minimum * x.scale, sum(1), acc);
+    } else {
+        return fma(scales.first_minimum * x.scale, x.sum, acc);
+    }
 }
 
 }  // namespace freetoken

@@ -92,7 +92,7 @@ static inline float add_block(const uint32_t (&codes)[kCodeWords<C>], const Scal
         if constexpr (has_zero_point(C)) sum += scales.zero * sums.minus_8_sums >> 3;  // exact
         acc = fma((half == 0 ? scales.first : scales.second) * sums.scale, static_cast<float>(sum), acc);
     }
-    if constexpr (has_minimum(C)) acc = fma(scales.minimum * sums.scale, sums.sum, acc);
+    if constexpr (has_minimum(C)) acc = add_minima<C>(scales, sums, acc);
     return acc;
 }
 

@@ -120,10 +120,7 @@ static inline void add_products(const TileWeights& weights, const TokenLane& x, 
     }
     if constexpr (has_minimum(C)) {
         UNROLL
-        for (int i = 0; i < 4; ++i) {
-            const BlockSums& sums = x.sums[i % 2];
-            acc[i] = fma(weights.scales[i / 2].minimum * sums.scale, sums.sum, acc[i]);
-        }
+        for (int i = 0; i < 4; ++i) acc[i] = add_minima<C>(weights.scales[i / 2], x.sums[i % 2], acc[i]);
     }
 }
 

@@ -18,7 +18,7 @@ struct QuantBlock {
     int32_t minus_12_sums;    // -12 * sum: Z of mxfp4
     int32_t minus_12_first;   // the same of q[0..16): Z of nvfp4
     int32_t minus_12_second;  // and of q[16..32)
-    int32_t minus_32_first;   // -32 times the sum of q[0..16): Z of q6_k
+    int32_t minus_32_first;   // -32 times the sum of q[0..16): Z of q6_k, and eight times that of q3_k
     int32_t minus_32_second;
     int8_t hi[kBlock];
     int8_t lo[kBlock];
@@ -34,6 +34,11 @@ static inline void set_sums(QuantBlock& block, int32_t first, int32_t second) {
     block.minus_12_second = -12 * second;
     block.minus_32_first = -32 * first;
     block.minus_32_second = -32 * second;
+}
+
+// The sum of q[0..16) or of q[16..32), exact: 32 times it stays below 2^24.
+static inline float half_sum(const QuantBlock& block, int half) {
+    return static_cast<float>(half == 0 ? block.minus_32_first : block.minus_32_second) * -0.03125f;
 }
 
 // Segment boundaries of a row of `blocks` blocks: segment s is [segment_begin(s), segment_begin(s + 1)).

@@ -32,10 +32,6 @@ from tests.bench.shapes import Experts, Family, Shape, Weight, tensors
 
 Array = NDArray[Any]  # blocks of a codec, or values
 
-CODECS = {
-    name: GGMLQuantizationType[name.upper()]
-    for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
-}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 FILE_TYPES = {  # what GGUF's `general.file_type` calls a file of mostly this codec
     "f32": gguf.LlamaFileType.ALL_F32,
@@ -45,11 +41,15 @@ FILE_TYPES = {  # what GGUF's `general.file_type` calls a file of mostly this co
     "q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
     "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
     "mxfp4": gguf.LlamaFileType.MOSTLY_MXFP4_MOE,
+    "q5_1": gguf.LlamaFileType.MOSTLY_Q5_1,
+    "q2_k": gguf.LlamaFileType.MOSTLY_Q2_K,
+    "q3_k": gguf.LlamaFileType.MOSTLY_Q3_K_M,
     "q4_k": gguf.LlamaFileType.MOSTLY_Q4_K_M,
     "q5_k": gguf.LlamaFileType.MOSTLY_Q5_K_M,
     "q6_k": gguf.LlamaFileType.MOSTLY_Q6_K,
     "iq4_nl": gguf.LlamaFileType.MOSTLY_IQ4_NL,
 }
+CODECS = {name: GGMLQuantizationType[name.upper()] for name in FILE_TYPES}
 
 
 @dataclass(frozen=True)

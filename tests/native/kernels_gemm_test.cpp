@@ -94,14 +94,18 @@ void compare_with_twin(Random& random, Codec codec) {
 // The contract of docs/numerics.md for one row and one token, from raw weights. `mutation` spoils one detail.
 enum class Mutation { none, no_fma, swapped_segments, one_segment, wrong_rounding, swapped_terms };
 
-bool has_two_terms(Codec codec) {
-    return codec == Codec::q4_1 || codec == Codec::q4_k || codec == Codec::q5_k || codec == Codec::q6_k ||
-           codec == Codec::nvfp4;
+bool has_half_terms(Codec codec) {
+    return codec == Codec::q2_k || codec == Codec::q3_k || codec == Codec::q6_k || codec == Codec::nvfp4;
+}
+
+bool has_minimum_terms(Codec codec) {
+    return codec == Codec::q4_1 || codec == Codec::q5_1 || codec == Codec::q2_k || codec == Codec::q4_k ||
+           codec == Codec::q5_k;
 }
 
 bool applies(Mutation mutation, Codec codec) {
     if (mutation == Mutation::wrong_rounding) return is_integer(codec);
-    if (mutation == Mutation::swapped_terms) return has_two_terms(codec);
+    if (mutation == Mutation::swapped_terms) return has_half_terms(codec) || has_minimum_terms(codec);
     return true;
 }
 
@@ -130,10 +134,10 @@ Rounded rounded(const float* x, Mutation mutation) {
 
 float contract_block(const RawMatrix& m, int row, int b, const Rounded& x, float acc, Mutation mutation) {
     int products[2] = {};
-    int total = 0;
+    int sums[2] = {};
     for (int k = 0; k < kBlock; ++k) {
         products[k / 16] += x.q[k] * static_cast<int>(raw_weight(m, row, b * kBlock + k).number);
-        total += x.q[k];
+        sums[k / 16] += x.q[k];
     }
     const Weight first = raw_weight(m, row, b * kBlock);
     const Weight second = raw_weight(m, row, b * kBlock + 16);
@@ -141,15 +145,18 @@ float contract_block(const RawMatrix& m, int row, int b, const Rounded& x, float
         float factor;
         int sum;
     };
-    Term terms[2] = {{first.scale, products[0] + products[1]}, {first.minimum, total}};
-    if (m.codec() == Codec::q6_k || m.codec() == Codec::nvfp4) {
-        terms[0] = {first.scale, products[0]};
-        terms[1] = {second.scale, products[1]};
+    std::vector<Term> terms;
+    if (has_half_terms(m.codec())) {
+        terms = {{first.scale, products[0]}, {second.scale, products[1]}};
+        if (has_minimum_terms(m.codec()))
+            terms.insert(terms.end(), {{first.minimum, sums[0]}, {second.minimum, sums[1]}});
+    } else {
+        terms = {{first.scale, products[0] + products[1]}};
+        if (has_minimum_terms(m.codec())) terms.push_back({first.minimum, sums[0] + sums[1]});
     }
-    if (mutation == Mutation::swapped_terms) std::swap(terms[0], terms[1]);
-    const int count = has_two_terms(m.codec()) ? 2 : 1;
-    for (int i = 0; i < count; ++i)
-        acc = add_product(terms[i].factor * x.scale, static_cast<float>(terms[i].sum), acc, mutation);
+    if (mutation == Mutation::swapped_terms) std::swap(terms.front(), terms.back());
+    for (const Term& term : terms)
+        acc = add_product(term.factor * x.scale, static_cast<float>(term.sum), acc, mutation);
     return acc;
 }
 
@@ -331,7 +338,8 @@ FREETOKEN_TEST(a_token_that_is_not_finite_spoils_only_itself) {
 FREETOKEN_TEST(long_rows_and_many_tokens) {
     // More tokens than the chunk that fits the second cache, and tiles larger than the first one.
     Random random(31);
-    for (const Codec codec : {Codec::q4_0, Codec::q8_0, Codec::q6_k, Codec::nvfp4, Codec::fp8, Codec::bf16}) {
+    for (const Codec codec :
+         {Codec::q4_0, Codec::q8_0, Codec::q2_k, Codec::q6_k, Codec::nvfp4, Codec::fp8, Codec::bf16}) {
         const int cols = 4096;
         const int tokens = 70;
         const Packed matrix(random_matrix(random, codec, 17, cols));

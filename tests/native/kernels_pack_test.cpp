@@ -85,6 +85,7 @@ private:
                 std::memcpy(header + (16 * place + r) * 2, raw, 2);
                 return;
             case Codec::q4_1:
+            case Codec::q5_1:
             case Codec::int4_32z:
                 std::memcpy(header + 4 * r, raw, 4);
                 return;
@@ -94,6 +95,15 @@ private:
             case Codec::int4_128z:
                 std::memcpy(header + 2 * r, raw, 2);
                 header[32 + r] = raw[2];
+                return;
+            case Codec::q2_k:
+                std::memcpy(header + 4 * r, raw + 80, 4);
+                std::memcpy(header + 64 + (16 * place + r) * 2, raw + 2 * place, 2);
+                return;
+            case Codec::q3_k:
+                std::memcpy(header + 4 * r, raw + 108, 2);
+                for (int half = 0; half < 2; ++half)
+                    header[64 + (16 * place + r) * 2 + half] = uint8_t(signed_six_bits(raw + 96, 2 * place + half));
                 return;
             case Codec::q4_k:
             case Codec::q5_k: {
@@ -120,8 +130,14 @@ private:
         const int j = k / 8;
         const int p = k % 8 / 4;
         const int i = k % 4;
+        if (m_.codec() == Codec::q2_k || m_.codec() == Codec::q3_k) {
+            lines[j / 2 * 64 + r * 4 + i] |= uint8_t((code & 3) << 2 * (2 * (j % 2) + p));
+            if (m_.codec() == Codec::q3_k) lines[2 * 64 + r * 4 + i] |= uint8_t((code >> 2) << (2 * j + p));
+            return;
+        }
         lines[j * 64 + r * 4 + i] |= uint8_t((code & 15) << 4 * p);
-        if (m_.codec() == Codec::q5_k) lines[4 * 64 + r * 4 + i] |= uint8_t((code >> 4) << (2 * j + p));
+        if (m_.codec() == Codec::q5_1 || m_.codec() == Codec::q5_k)
+            lines[4 * 64 + r * 4 + i] |= uint8_t((code >> 4) << (2 * j + p));
         if (m_.codec() == Codec::q6_k)
             lines[(4 + j / 2) * 64 + r * 4 + i] |= uint8_t((code >> 4) << 2 * (2 * (j % 2) + p));
     }
@@ -222,16 +238,18 @@ FREETOKEN_TEST(bad_values_are_named) {
         {Form::q8_0, 0, 0xFC00, 2, scale},      {Form::q4_1, 0, 0x7C00, 2, scale},
         {Form::q4_1, 2, 0x7E00, 2, scale},      {Form::mxfp4, 0, 0xFF, 1, scale},
         {Form::mxfp4_pairs, 0, 0xFF, 1, scale}, {Form::iq4_nl, 0, 0x7C00, 2, scale},
-        {Form::q4_k, 0, 0xFC00, 2, scale},      {Form::q4_k, 2, 0x7C00, 2, scale},
-        {Form::q5_k, 0, 0x7D00, 2, scale},      {Form::q5_k, 2, 0xFC00, 2, scale},
-        {Form::q6_k, 208, 0x7C00, 2, scale},    {Form::nvfp4, 0, 0x7F, 1, scale},
-        {Form::nvfp4, 1, 0xFF, 1, scale},       {Form::int4_32, 0, 0x7C00, 2, scale},
-        {Form::int4_32z, 0, 0x7C00, 2, scale},  {Form::int4_32z, 2, 17, 2, zero},
-        {Form::int4_32z, 2, 0x100, 2, zero},    {Form::int4_128z, 0, 0xFC00, 2, scale},
-        {Form::int4_128z, 2, 17, 2, zero},      {Form::fp8, 2, 0x7F80, 2, scale},
-        {Form::fp8, 2, 0xFFC0, 2, scale},       {Form::fp8, 4, 0x7F, 1, weight},
-        {Form::fp8, 4 + 69, 0xFF, 1, weight},   {Form::mxfp8, 0, 0xFF, 1, scale},
-        {Form::mxfp8, 32, 0x7F, 1, weight},
+        {Form::q5_1, 0, 0x7C00, 2, scale},      {Form::q5_1, 2, 0xFE00, 2, scale},
+        {Form::q2_k, 80, 0x7C00, 2, scale},     {Form::q2_k, 82, 0xFC00, 2, scale},
+        {Form::q3_k, 108, 0x7E00, 2, scale},    {Form::q4_k, 0, 0xFC00, 2, scale},
+        {Form::q4_k, 2, 0x7C00, 2, scale},      {Form::q5_k, 0, 0x7D00, 2, scale},
+        {Form::q5_k, 2, 0xFC00, 2, scale},      {Form::q6_k, 208, 0x7C00, 2, scale},
+        {Form::nvfp4, 0, 0x7F, 1, scale},       {Form::nvfp4, 1, 0xFF, 1, scale},
+        {Form::int4_32, 0, 0x7C00, 2, scale},   {Form::int4_32z, 0, 0x7C00, 2, scale},
+        {Form::int4_32z, 2, 17, 2, zero},       {Form::int4_32z, 2, 0x100, 2, zero},
+        {Form::int4_128z, 0, 0xFC00, 2, scale}, {Form::int4_128z, 2, 17, 2, zero},
+        {Form::fp8, 2, 0x7F80, 2, scale},       {Form::fp8, 2, 0xFFC0, 2, scale},
+        {Form::fp8, 4, 0x7F, 1, weight},        {Form::fp8, 4 + 69, 0xFF, 1, weight},
+        {Form::mxfp8, 0, 0xFF, 1, scale},       {Form::mxfp8, 32, 0x7F, 1, weight},
     };
     for (const Case& c : cases) {
         const FormInfo& info = form_info(c.form);
@@ -279,6 +297,9 @@ FREETOKEN_TEST(weights_that_are_no_numbers_are_found_in_every_column) {
 FREETOKEN_TEST(sizes_add_up) {
     CHECK(tile_bytes(Codec::q4_0, 1024) == 16 * (64 + 512), "q4_0 %d", static_cast<int>(tile_bytes(Codec::q4_0, 1024)));
     CHECK(tile_bytes(Codec::mxfp4, 160) == 64 + 4 * 256 + 64 + 256, "the last group keeps a whole line of scales");
+    CHECK(tile_bytes(Codec::q5_1, 96) == 3 * (64 + 320), "q5_1");
+    CHECK(tile_bytes(Codec::q2_k, 512) == 2 * (5 * 64 + 8 * 128), "q2_k");
+    CHECK(tile_bytes(Codec::q3_k, 512) == 2 * (5 * 64 + 8 * 192), "q3_k");
     CHECK(tile_bytes(Codec::q4_k, 512) == 2 * (5 * 64 + 8 * 256), "q4_k");
     CHECK(tile_bytes(Codec::q5_k, 512) == 2 * (5 * 64 + 8 * 320), "q5_k");
     CHECK(tile_bytes(Codec::q6_k, 512) == 2 * (5 * 64 + 8 * 384), "q6_k");
@@ -291,6 +312,8 @@ FREETOKEN_TEST(sizes_add_up) {
     CHECK(raw_row_bytes(Form::mxfp4, 64) == 34 && raw_row_bytes(Form::q4_1, 64) == 40, "ggml's blocks");
     CHECK(raw_row_bytes(Form::q4_k, 512) == 288 && raw_row_bytes(Form::q5_k, 256) == 176, "ggml's blocks of 256");
     CHECK(raw_row_bytes(Form::q6_k, 256) == 210, "ggml's q6_k");
+    CHECK(raw_row_bytes(Form::q2_k, 256) == 84 && raw_row_bytes(Form::q3_k, 256) == 110, "ggml's q2_k and q3_k");
+    CHECK(raw_row_bytes(Form::q5_1, 64) == 48, "ggml's q5_1");
     CHECK(raw_row_bytes(Form::fp8, 130) == 4 + 128 + 4 + 2, "the last block is short");
     CHECK(raw_row_bytes(Form::int4_128z, 160) == 4 + 4 + 64 + 4 + 16, "the last block is short");
     CHECK(!valid_cols(Codec::q4_0, 48) && valid_cols(Codec::f32, 48) && !valid_cols(Codec::f32, 0),

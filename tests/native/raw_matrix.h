@@ -50,6 +50,7 @@ inline bool is_plain(Form form) {
 inline void set_scales(Random& random, Form form, Scales scales, uint8_t* p) {
     switch (form) {
         case Form::q4_1:
+        case Form::q5_1:
         case Form::q4_k:
         case Form::q5_k:
             store(p + 2, random_half(random, scales));
@@ -64,6 +65,13 @@ inline void set_scales(Random& random, Form form, Scales scales, uint8_t* p) {
         case Form::int4_128z:
             store(p, random_half(random, scales));
             store(p + 2, static_cast<uint16_t>(random.between(0, 16)));
+            return;
+        case Form::q2_k:
+            store(p + 80, random_half(random, scales));
+            store(p + 82, random_half(random, scales));
+            return;
+        case Form::q3_k:
+            store(p + 108, random_half(random, scales));
             return;
         case Form::q6_k:
             store(p + 208, random_half(random, scales));
@@ -152,6 +160,7 @@ inline int raw_code(const RawMatrix& m, int row, int k) {
     const int i = k % form_info(m.form).block;
     const auto split = [&](const uint8_t* codes) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; };
     const auto sequential = [&](const uint8_t* codes) { return codes[i / 2] >> i % 2 * 4 & 15; };
+    const auto quarter = [&](const uint8_t* codes) { return codes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3; };
     const auto layered = [&](const uint8_t* codes) { return codes[i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15; };
     switch (m.form) {
         case Form::q8_0:
@@ -161,17 +170,23 @@ inline int raw_code(const RawMatrix& m, int row, int k) {
             return split(p + 2);
         case Form::q4_1:
             return split(p + 4);
+        case Form::q5_1:
+            return split(p + 8) | (p[4 + i / 8] >> i % 8 & 1) << 4;
         case Form::mxfp4:
             return split(p + 1);
         case Form::mxfp4_pairs:
             return sequential(p + 1);
+        case Form::q2_k:
+            return quarter(p + 16);
+        case Form::q3_k:
+            return quarter(p + 32) | (p[i % 32] >> i / 32 & 1) << 2;
         case Form::q4_k:
             return layered(p + 16);
         case Form::q5_k:
             return layered(p + 48) | (p[16 + i % 32] >> i / 32 & 1) << 4;
         case Form::q6_k: {
             const int low = p[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
-            return low | (p[128 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) << 4;
+            return low | quarter(p + 128) << 4;
         }
         case Form::nvfp4:
         case Form::int4_32:
@@ -205,6 +220,12 @@ inline Weight six_bits(const uint8_t* packed, int b) {
     return {static_cast<float>(scale), 0.0f, static_cast<float>(minimum)};
 }
 
+// Scale `i` of sixteen in the twelve bytes of q3_k: four lower bits each in eight bytes, two upper ones in four.
+inline int signed_six_bits(const uint8_t* packed, int i) {
+    const int low = i < 8 ? packed[i] & 15 : packed[i - 8] >> 4;
+    return (low | (packed[8 + i % 4] >> i / 4 * 2 & 3) << 4) - 32;
+}
+
 inline Weight raw_weight(const RawMatrix& m, int row, int k) {
     static constexpr float e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     static constexpr float iq4_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -226,12 +247,18 @@ inline Weight raw_weight(const RawMatrix& m, int row, int k) {
         case Form::int4_32:
             return {half(0), minus(8)};
         case Form::q4_1:
+        case Form::q5_1:
             return {half(0), minus(0), half(2)};
         case Form::iq4_nl:
             return {half(0), iq4_nl[code]};
         case Form::mxfp4:
         case Form::mxfp4_pairs:
             return {std::ldexp(1.0f, p[0] - 127), e2m1_doubled[code]};
+        case Form::q2_k:
+            return {half(80) * static_cast<float>(p[i / 16] & 15), minus(0),
+                    -(half(82) * static_cast<float>(p[i / 16] >> 4))};
+        case Form::q3_k:
+            return {half(108) * static_cast<float>(signed_six_bits(p + 96, i / 16)), minus(4)};
         case Form::q4_k:
         case Form::q5_k: {
             const Weight six = six_bits(p + 4, i / 32);

@@ -36,9 +36,12 @@ class Coding:
 CODINGS = {
     "q4_0": Coding(32, 2, 1, 0, 2, 4, 8),
     "q4_1": Coding(32, 1, 1, 0, 4, 4),
+    "q5_1": Coding(32, 1, 1, 0, 4, 5),
     "q8_0": Coding(32, 2, 1, 0, 2, 8, 128),
     "mxfp4": Coding(32, 4, 1, 0, 1, 4),
     "iq4_nl": Coding(32, 2, 1, 0, 2, 4),
+    "q2_k": Coding(32, 8, 5, 4, 2, 2),
+    "q3_k": Coding(32, 8, 5, 2, 2, 3, 4),
     "q4_k": Coding(32, 8, 5, 4, 2, 4),
     "q5_k": Coding(32, 8, 5, 4, 2, 5),
     "q6_k": Coding(32, 8, 5, 2, 2, 6, 32),
@@ -58,8 +61,9 @@ FORMS = {**{name: name for name in (*CODINGS, *FLOATS)}, "mxfp4_pairs": "mxfp4"}
 class Blocks:
     """Rows of codes: `codes` [rows, cols] unsigned, `own` [rows, blocks, bytes], `shared` [rows, groups, bytes].
 
-    `shared` of q4_k and q5_k are d and dmin, `own` the unpacked scale and minimum; of int4_128z `shared` are the fp16
-    scale and the zero point. `factors` [rows] are the f32 of the row, as the checkpoint has them.
+    `shared` of q4_k and q5_k are d and dmin, `own` the unpacked scale and minimum; of q2_k `own` are bytes
+    of a scale and a minimum, of q3_k unpacked scales, each of sixteen weights; of int4_128z `shared` are the fp16 scale
+    and the zero point. `factors` [rows] are the f32 of the row, as the checkpoint has them.
     """
 
     codec: str
@@ -79,11 +83,11 @@ def read_form(form: str, raw: Bytes, cols: int) -> Blocks:
     if codec in ("q4_k", "q5_k"):
         blocks = raw.reshape(rows, cols // 256, -1)
         return Blocks(codec, _k_codes(codec, blocks), _six_bits(blocks[..., 4:16]), blocks[..., :4], factors)
-    if codec == "q6_k":
+    if codec in _HALF_SCALES:
         blocks = raw.reshape(rows, cols // 256, -1)
-        return Blocks(
-            codec, _k_codes(codec, blocks), blocks[..., 192:208].reshape(rows, -1, 2), blocks[..., 208:], factors
-        )
+        at, end = _HALF_SCALES[codec]
+        own = _signed_six_bits(blocks[..., at:end]) if codec == "q3_k" else blocks[..., at:end].reshape(rows, -1, 2)
+        return Blocks(codec, _k_codes(codec, blocks), own, blocks[..., _D[codec] :], factors)
     if codec == "int4_128z":
         scales, codes = _cut(raw, cols, 128, 4, 4)
         return Blocks(codec, codes, np.zeros((rows, cols // 32, 0), np.uint8), scales[..., :3], factors)
@@ -94,6 +98,8 @@ def read_form(form: str, raw: Bytes, cols: int) -> Blocks:
     return Blocks(codec, codes, scales, none, factors)
 
 
+_HALF_SCALES = {"q2_k": (0, 16), "q3_k": (96, 108), "q6_k": (192, 208)}  # bytes of a block with scales of sixteen
+_D = {"q2_k": 80, "q3_k": 108, "q6_k": 208}  # and from which on its own scale, or scale and minimum, lie
 _SPLIT = {"q4_0", "q4_1", "mxfp4", "iq4_nl"}  # ggml: the first half of a block in low nibbles, the second in high ones
 
 
@@ -106,6 +112,9 @@ def _cut(raw: Bytes, cols: int, block: int, scale: int, bits: int, split: bool =
         packed = raw[:, at + scale : at + scale + size]
         if bits == 8:
             codes.append(packed)
+        elif bits == 5:  # fifth bits, then nibbles
+            fifth = np.unpackbits(packed[:, :4], axis=1, bitorder="little")
+            codes.append(np.concatenate([packed[:, 4:] & 15, packed[:, 4:] >> 4], 1) | fifth << 4)
         elif split:
             codes.append(np.concatenate([packed & 15, packed >> 4], 1))
         else:
@@ -117,16 +126,36 @@ def _cut(raw: Bytes, cols: int, block: int, scale: int, bits: int, split: bool =
 def _k_codes(codec: str, blocks: Bytes) -> Bytes:
     """Codes [rows, cols] of ggml's blocks of 256, [rows, blocks, bytes]."""
     rows = len(blocks)
+    if codec in ("q2_k", "q3_k"):
+        first = 16 if codec == "q2_k" else 32
+        codes = _quarters(blocks[..., first : first + 64]).reshape(rows, -1)
+        return codes | _single_bits(blocks[..., :32]).reshape(rows, -1) << 2 if codec == "q3_k" else codes
     if codec == "q6_k":
         low = blocks[..., :128].reshape(rows, -1, 2, 64)  # half of the block, low and high nibbles in turn
         low = np.stack([low & 15, low >> 4], 3).reshape(rows, -1, 2, 4, 32)
-        high = blocks[..., 128:192].reshape(rows, -1, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
-        return (low | high << 4).reshape(rows, -1)
+        return (low | _quarters(blocks[..., 128:192]) << 4).reshape(rows, -1)
     low = blocks[..., -128:].reshape(rows, -1, 4, 32)
     codes = np.stack([low & 15, low >> 4], 3).reshape(rows, -1, 8, 32)
     if codec == "q5_k":
-        codes = codes | (blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+        codes = codes | _single_bits(blocks[..., 16:48]) << 4
     return codes.reshape(rows, -1)
+
+
+def _quarters(packed: Bytes) -> Bytes:
+    """Two bits each of 256 weights [..., half, layer, 32] out of 64 bytes: a byte holds four layers of its half."""
+    return packed.reshape(*packed.shape[:-1], 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
+
+
+def _single_bits(packed: Bytes) -> Bytes:
+    """A bit of each of 256 weights [..., block of 32, 32] out of 32 bytes: a byte holds one weight of every block."""
+    return packed[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+
+
+def _signed_six_bits(packed: Bytes) -> Bytes:
+    """Scales [rows, blocks of 32, 2] out of the twelve bytes of q3_k [rows, blocks of 256, 12], as int8 bits."""
+    low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], -1)
+    high = np.concatenate([packed[..., 8:] >> place & 3 for place in (0, 2, 4, 6)], -1)
+    return (low | high << 4).reshape(len(packed), -1, 2) - np.uint8(32)
 
 
 def _six_bits(packed: Bytes) -> Bytes:
@@ -142,7 +171,7 @@ class Terms:
     """Weights as the products take them: `(scale * number + minimum) * post`.
 
     `numbers` [rows, cols]; `scales` [rows, blocks, 1 or 2], two where the halves of a block have their own; `minimum`
-    [rows, blocks] or None; `post` [rows].
+    of the same shape or None; `post` [rows].
     """
 
     numbers: NDArray[np.float64]
@@ -164,8 +193,11 @@ def terms(blocks: Blocks) -> Terms:
         scales = blocks.own.copy().view(np.float32)
     elif codec in ("q4_k", "q5_k"):
         halves = np.repeat(_halves(blocks.shared), 8, 1) * blocks.own.astype(np.float32)
-        scales, minimum = halves[..., :1], -halves[..., 1]
-    elif codec == "q6_k":
+        scales, minimum = halves[..., :1], -halves[..., 1:]
+    elif codec == "q2_k":
+        pairs = np.repeat(_halves(blocks.shared), 8, 1)
+        scales, minimum = pairs[..., :1] * (blocks.own & 15), -pairs[..., 1:] * (blocks.own >> 4)
+    elif codec in ("q3_k", "q6_k"):
         scales = np.repeat(_halves(blocks.shared), 8, 1) * blocks.own.view(np.int8).astype(np.float32)
     elif codec == "int4_128z":
         count = blocks.codes.shape[1] // BLOCK
@@ -183,8 +215,8 @@ def terms(blocks: Blocks) -> Terms:
         numbers -= np.repeat(blocks.own[..., 2], BLOCK, 1)
     else:
         numbers -= CODINGS[codec].zero
-    if codec == "q4_1":
-        minimum = _halves(blocks.own)[..., 1]
+    if codec in ("q4_1", "q5_1"):
+        minimum = _halves(blocks.own)[..., 1:]
     if codec == "mxfp4":
         post = np.full(rows, 0.5, np.float32)
     if codec in EIGHT_BIT_FLOATS:
@@ -200,7 +232,7 @@ def values(blocks: Blocks) -> Floats:
     scales = found.scales.reshape(len(found.scales), -1).astype(np.float64)
     exact = np.repeat(scales, width, 1)[:, :cols] * found.numbers
     if found.minimum is not None:
-        exact += np.repeat(found.minimum.astype(np.float64), BLOCK, 1)
+        exact += np.repeat(found.minimum.reshape(len(exact), -1).astype(np.float64), width, 1)
     with np.errstate(over="ignore"):
         return (exact * found.post[:, None].astype(np.float64)).astype(np.float32)
 

@@ -101,16 +101,29 @@ def _write_codes(codec: str, codes: Bytes) -> Bytes:
         return runs.transpose(1, 3, 0, 2).reshape(-1)
     if codec == "q8_0":
         return codes.reshape(TILE, 8, 4).swapaxes(0, 1).reshape(-1)
+    if codec in ("q2_k", "q3_k"):
+        lines = [_write_pairs(codes & 3)]
+        return np.concatenate([*lines, _write_bits(codes >> 2)] if codec == "q3_k" else lines)
     runs = codes.reshape(TILE, 4, 2, 4)  # row, line, low or high nibble, byte
     low = runs & 15
     lines = [(low[:, :, 0] | low[:, :, 1] << 4).swapaxes(0, 1).reshape(-1)]
-    parts = (codes >> 4).reshape(TILE, 8, 4)
-    if codec == "q5_k":
-        lines.append(np.bitwise_or.reduce(parts << np.arange(8, dtype=np.uint8)[:, None], 1).reshape(-1))
+    if codec in ("q5_1", "q5_k"):
+        lines.append(_write_bits(codes >> 4))
     if codec == "q6_k":
-        pairs = parts.reshape(TILE, 2, 4, 4) << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-        lines.append(np.bitwise_or.reduce(pairs, 2).swapaxes(0, 1).reshape(-1))
+        lines.append(_write_pairs(codes >> 4))
     return np.concatenate(lines)
+
+
+def _write_bits(codes: Bytes) -> Bytes:
+    """One bit a code to a line."""
+    parts = codes.reshape(TILE, 8, 4) << np.arange(8, dtype=np.uint8)[:, None]
+    return np.bitwise_or.reduce(parts, 1).reshape(-1)
+
+
+def _write_pairs(codes: Bytes) -> Bytes:
+    """Two bits a code to two lines."""
+    parts = codes.reshape(TILE, 2, 4, 4) << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    return np.bitwise_or.reduce(parts, 2).swapaxes(0, 1).reshape(-1)
 
 
 # --- reading
@@ -172,12 +185,24 @@ def _read_codes(codec: str, stream: _Stream, width: int) -> Bytes:
         return runs.transpose(2, 0, 3, 1).reshape(TILE, -1)[:, :width]
     if codec == "q8_0":
         return stream.take(8 * LINE).reshape(8, TILE, 4).swapaxes(0, 1).reshape(TILE, BLOCK)
+    if codec in ("q2_k", "q3_k"):
+        codes = _read_pairs(stream)
+        return (codes | _read_bits(stream) << 2 if codec == "q3_k" else codes).reshape(TILE, BLOCK)
     dwords = stream.take(4 * LINE).reshape(4, TILE, 4)
     codes = np.stack([dwords & 15, dwords >> 4], 2).transpose(1, 0, 2, 3).reshape(TILE, 8, 4)
-    if codec == "q5_k":
-        line = stream.take(LINE).reshape(TILE, 1, 4)
-        codes = codes | (line >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+    if codec in ("q5_1", "q5_k"):
+        codes = codes | _read_bits(stream) << 4
     if codec == "q6_k":
-        lines = stream.take(2 * LINE).reshape(2, TILE, 1, 4).swapaxes(0, 1)
-        codes = codes | (lines >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(TILE, 8, 4) << 4
+        codes = codes | _read_pairs(stream) << 4
     return codes.reshape(TILE, BLOCK)
+
+
+def _read_bits(stream: _Stream) -> Bytes:
+    """One bit a code, [16, 8, 4], out of a line."""
+    return stream.take(LINE).reshape(TILE, 1, 4) >> np.arange(8, dtype=np.uint8)[:, None] & 1
+
+
+def _read_pairs(stream: _Stream) -> Bytes:
+    """Two bits a code, [16, 8, 4], out of two lines."""
+    lines = stream.take(2 * LINE).reshape(2, TILE, 1, 4).swapaxes(0, 1)
+    return (lines >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(TILE, 8, 4)

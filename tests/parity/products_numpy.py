@@ -72,7 +72,9 @@ def _integer_sum(found: Terms, x: Floats) -> Floats:
                 assert np.abs(exact).max(initial=0) < 2**31, "a block's sum leaves int32"
                 acc = fma(found.scales[:, block, part] * sx, exact.astype(np.float32), acc)
             if found.minimum is not None:
-                acc = fma(found.minimum[:, block] * sx, q[:, block].sum(1, keepdims=True).astype(np.float32), acc)
+                for part, y in enumerate(np.split(q[:, block], parts, 1)):
+                    total = y.sum(1, keepdims=True).astype(np.float32)
+                    acc = fma(found.minimum[:, block, part] * sx, total, acc)
         segments[segment] = acc
     return (segments[0] + segments[1]) + (segments[2] + segments[3])
 

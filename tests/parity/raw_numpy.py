@@ -21,6 +21,7 @@ _HALVES = {
     "huge": (0x7000, 0x7BFF),
     "zero": (0, 0),
 }
+_SCALES_BEHIND = {"q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,)}  # blocks that end in their fp16 numbers
 _E8M0 = {"ordinary": (112, 124), "any": (0, 254), "tiny": (0, 3), "huge": (245, 254), "zero": (0, 0)}
 _E4M3 = {"ordinary": (0x28, 0x48), "any": (0, 0x7E), "tiny": (0, 8), "huge": (0x78, 0x7E), "zero": (0, 0)}
 _POWERS = {"ordinary": (-9, -5), "any": (-149, 110), "tiny": (-149, -127), "huge": (116, 116)}  # of f32 scales, factors
@@ -55,11 +56,12 @@ def _set_scales(form: str, block: Bytes, random: np.random.Generator, scales: Sc
         block[:, :2] = _signed(random, _E4M3[scales], 2 * rows, 8).reshape(rows, 2)
     elif form == "fp8":
         block[:, :4] = _f32(random, rows, scales).view(np.uint8).reshape(rows, 4)
-    elif form == "q6_k":
-        halves(208)
+    elif form in _SCALES_BEHIND:
+        for at in _SCALES_BEHIND[form]:
+            halves(at)
     else:
         halves(0)
-    if form in ("q4_1", "q4_k", "q5_k"):
+    if form in ("q4_1", "q5_1", "q4_k", "q5_k"):
         halves(2)
     if form in ("int4_32z", "int4_128z"):
         block[:, 2], block[:, 3] = random.integers(0, 17, rows), 0

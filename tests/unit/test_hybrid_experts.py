@@ -24,6 +24,7 @@ KINDS = {
     "odd width": BankKind("bf16", "f16", "fp8", fused=False, width=40, biases=True),
     "scaled": BankKind("fp8", down="mxfp8"),
     "long blocks": BankKind("q4_k", down="q6_k", width=256),
+    "two and three bits": BankKind("q2_k", down="q3_k", width=256),
 }
 
 

@@ -8,7 +8,7 @@
 //   Codes(p)(line, part)  the block's codes as unsigned bytes: dword r holds those of four k of row r
 //   correction(x, half)   where the sum starts: -Z * sum(q)
 //   factor(group, scales, half)  the scales of sixteen rows
-//   minimum(group, scales)       what is multiplied with sum(q) and added
+//   minimum(group, scales, half)  what is multiplied with sum(q) and added
 //   zero(group, scales)          the zero points of sixteen rows
 #pragma once
 
@@ -36,6 +36,21 @@ struct NibbleFormat {
         Line operator()(int line, int part) const { return nibbles(load_line(p + 64 * line), part); }
     };
     static __m256i correction(const QuantBlock&, int) { return _mm256_setzero_si256(); }
+};
+
+// Nibbles with fifth bits in a further line.
+struct FiveBits {
+    const uint8_t* p;
+    Line operator()(int line, int part) const {
+        const Line fifth_bit = and_bytes(move_bits(load_line(p + 256), 4 - (2 * line + part)), 0x10);
+        return either(nibbles(load_line(p + 64 * line), part), fifth_bit);
+    }
+};
+
+// Codes of two bits, four to a byte.
+struct BitPairs {
+    const uint8_t* p;
+    Line operator()(int line, int part) const { return and_bytes(move_bits(load_line(p + 64 * line), -2 * part), 3); }
 };
 
 // Codes that are ids of a table of sixteen bytes.
@@ -67,7 +82,14 @@ struct Q41 : NibbleFormat {
     static constexpr Codec kCodec = Codec::q4_1;
     static constexpr bool kMinimum = true;
     static Rows factor(const Group&, const uint8_t* scales, int) { return lower_halves(load_line(scales)); }
-    static Rows minimum(const Group&, const uint8_t* scales) { return upper_halves(load_line(scales)); }
+    static Rows minimum(const Group&, const uint8_t* scales, int) { return upper_halves(load_line(scales)); }
+};
+
+struct Q51 : Q41 {
+    static constexpr Codec kCodec = Codec::q5_1;
+    static constexpr int kUpperLines = 1;
+    static constexpr int kLargestCode = 31;
+    using Codes = FiveBits;
 };
 
 struct Q80 : NibbleFormat {
@@ -161,7 +183,7 @@ struct Q4K : NibbleFormat {
     static Rows factor(const Group& group, const uint8_t* scales, int) {
         return group.d * floats(bytes_of_pairs<0, 0>(scales));
     }
-    static Rows minimum(const Group& group, const uint8_t* scales) {
+    static Rows minimum(const Group& group, const uint8_t* scales, int) {
         return group.minus_dmin * floats(bytes_of_pairs<1, 0>(scales));
     }
 };
@@ -170,27 +192,27 @@ struct Q5K : Q4K {
     static constexpr Codec kCodec = Codec::q5_k;
     static constexpr int kUpperLines = 1;
     static constexpr int kLargestCode = 31;
-    struct Codes {
-        const uint8_t* p;
-        Line operator()(int line, int part) const {
-            const Line fifth_bit = and_bytes(move_bits(load_line(p + 256), 4 - (2 * line + part)), 0x10);
-            return either(nibbles(load_line(p + 64 * line), part), fifth_bit);
-        }
-    };
+    using Codes = FiveBits;
 };
 
 // Two signed scales a row and block under a binary16 of the group, which takes the 2^-24 of scales read as top bytes.
-struct Q6K : NibbleFormat {
-    static constexpr Codec kCodec = Codec::q6_k;
-    static constexpr int kUpperLines = 2;
+struct SignedHalfScales : NibbleFormat {
     static constexpr int kHalves = 2;
-    static constexpr int kLargestCode = 63;
     struct Group {
         Rows d;
     };
     static void open_group(const uint8_t* header, Group& group) {
         group = {lower_halves(load_line(header)) * broadcast(0x1p-24f)};
     }
+    static Rows factor(const Group& group, const uint8_t* scales, int half) {
+        return group.d * floats(half == 0 ? bytes_of_pairs<0, 3>(scales) : bytes_of_pairs<1, 3>(scales));
+    }
+};
+
+struct Q6K : SignedHalfScales {
+    static constexpr Codec kCodec = Codec::q6_k;
+    static constexpr int kUpperLines = 2;
+    static constexpr int kLargestCode = 63;
     struct Codes {
         const uint8_t* p;
         Line operator()(int line, int part) const {
@@ -202,8 +224,49 @@ struct Q6K : NibbleFormat {
     static __m256i correction(const QuantBlock& x, int half) {
         return broadcast32(half == 0 ? &x.minus_32_first : &x.minus_32_second);
     }
+};
+
+// Codes of two bits under two bytes a row and block, each of a scale and a minimum.
+struct Q2K : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q2_k;
+    static constexpr int kLines = 2;
+    static constexpr int kParts = 4;
+    static constexpr int kHalves = 2;
+    static constexpr int kLargestCode = 3;
+    static constexpr bool kMinimum = true;
+    using Codes = BitPairs;
+    using Group = Q4K::Group;
+    static void open_group(const uint8_t* header, Group& group) { Q4K::open_group(header, group); }
     static Rows factor(const Group& group, const uint8_t* scales, int half) {
-        return group.d * floats(half == 0 ? bytes_of_pairs<0, 3>(scales) : bytes_of_pairs<1, 3>(scales));
+        return group.d * floats(and_bytes(pair_bytes(scales, half), 15));
+    }
+    static Rows minimum(const Group& group, const uint8_t* scales, int half) {
+        const Line bytes = pair_bytes(scales, half);
+        return group.minus_dmin * floats({_mm256_srli_epi32(bytes.lo, 4), _mm256_srli_epi32(bytes.hi, 4)});
+    }
+
+private:
+    static Line pair_bytes(const uint8_t* scales, int half) {
+        return half == 0 ? bytes_of_pairs<0, 0>(scales) : bytes_of_pairs<1, 0>(scales);
+    }
+};
+
+// The same codes with third bits in a further line.
+struct Q3K : SignedHalfScales {
+    static constexpr Codec kCodec = Codec::q3_k;
+    static constexpr int kLines = 2;
+    static constexpr int kParts = 4;
+    static constexpr int kUpperLines = 1;
+    static constexpr int kLargestCode = 7;
+    struct Codes {
+        const uint8_t* p;
+        Line operator()(int line, int part) const {
+            const Line third_bit = and_bytes(move_bits(load_line(p + 64 * kLines), 2 - (kParts * line + part)), 4);
+            return either(BitPairs{p}(line, part), third_bit);
+        }
+    };
+    static __m256i correction(const QuantBlock& x, int half) {
+        return _mm256_srai_epi32(broadcast32(half == 0 ? &x.minus_32_first : &x.minus_32_second), 3);
     }
 };
 

@@ -58,27 +58,30 @@ template <class Format, int T>
                                              const PairedBlock* const (&x)[T], Line (&sum)[T]) {
     constexpr int kLines = Format::kLines / Format::kHalves;
     constexpr int kStep = lines_per_sum<Format>();
-    static_assert(kLines % kStep == 0 && Format::kParts == 2);
+    static_assert(kLines % kStep == 0 && Format::kParts % 2 == 0);
 #pragma GCC unroll 4
     for (int step = begin; step < begin + kLines; step += kStep) {
         Line high[T] = {}, low[T] = {};
 #pragma GCC unroll 4
         for (int line = step; line < step + kStep; ++line) {
-            const int k = 8 * line;
-            const Line c[2] = {codes(line, 0), codes(line, 1)};
+#pragma GCC unroll 2
+            for (int part = 0; part < Format::kParts; part += 2) {
+                const int k = 4 * (line * Format::kParts + part);
+                const Line c[2] = {codes(line, part), codes(line, part + 1)};
 #pragma GCC unroll 4
-            for (int t = 0; t < T; ++t) {
-                const int8_t* hi = x[t]->block.hi + k;
-                const int8_t* lo = x[t]->block.lo + k;
-                if constexpr (T == 1 && kStep > 1) {
-                    // One at a time: both parts' codes at once would leave no registers for it all.
-                    high[t] = add_products(high[t], c[0], broadcast32(hi));
-                    low[t] = add_products(low[t], c[0], broadcast32(lo));
-                    high[t] = add_products(high[t], c[1], broadcast32(hi + 4));
-                    low[t] = add_products(low[t], c[1], broadcast32(lo + 4));
-                } else {
-                    high[t] = add_products(high[t], c, broadcast32(hi), broadcast32(hi + 4));
-                    low[t] = add_products(low[t], c, broadcast32(lo), broadcast32(lo + 4));
+                for (int t = 0; t < T; ++t) {
+                    const int8_t* hi = x[t]->block.hi + k;
+                    const int8_t* lo = x[t]->block.lo + k;
+                    if constexpr (T == 1 && kStep * Format::kParts > 2) {
+                        // One at a time: both parts' codes at once would leave no registers for it all.
+                        high[t] = add_products(high[t], c[0], broadcast32(hi));
+                        low[t] = add_products(low[t], c[0], broadcast32(lo));
+                        high[t] = add_products(high[t], c[1], broadcast32(hi + 4));
+                        low[t] = add_products(low[t], c[1], broadcast32(lo + 4));
+                    } else {
+                        high[t] = add_products(high[t], c, broadcast32(hi), broadcast32(hi + 4));
+                        low[t] = add_products(low[t], c, broadcast32(lo), broadcast32(lo + 4));
+                    }
                 }
             }
         }
@@ -145,10 +148,15 @@ struct IntegerKernel {
             }
         }
         if constexpr (Format::kMinimum) {
-            const Rows minimum = Format::minimum(group, scales);
+#pragma GCC unroll 2
+            for (int half = 0; half < Format::kHalves; ++half) {
+                const Rows minimum = Format::minimum(group, scales, half);
 #pragma GCC unroll 4
-            for (int t = 0; t < T; ++t)
-                acc[t] = fma(minimum * broadcast(x[t]->block.scale), broadcast(x[t]->block.sum), acc[t]);
+                for (int t = 0; t < T; ++t) {
+                    const float sum = Format::kHalves == 1 ? x[t]->block.sum : half_sum(x[t]->block, half);
+                    acc[t] = fma(minimum * broadcast(x[t]->block.scale), broadcast(sum), acc[t]);
+                }
+            }
         }
     }
 
@@ -194,10 +202,10 @@ struct IntegerKernel {
 
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
-    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Mxfp4>,
-                  IntegerKernel<Iq4Nl>, IntegerKernel<Q4K>, IntegerKernel<Q5K>, IntegerKernel<Q6K>,
-                  IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>, IntegerKernel<Int4_128z>>(
-        m, tile_begin, tile_end, x, tokens, y, ldy);
+    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Q51>, IntegerKernel<Mxfp4>,
+                  IntegerKernel<Iq4Nl>, IntegerKernel<Q2K>, IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>,
+                  IntegerKernel<Q6K>, IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>,
+                  IntegerKernel<Int4_128z>>(m, tile_begin, tile_end, x, tokens, y, ldy);
 }
 
 }  // namespace freetoken::avx2

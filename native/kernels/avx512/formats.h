@@ -7,7 +7,7 @@
 //   codes(lines, line, part)     codes as unsigned bytes: dword r holds those of four k of row r
 //   correction(x, half)          where the sum of low bytes starts: -Z * sum(q)
 //   factor(group, scales, half)  the scales of sixteen rows
-//   minimum(group, scales)       where kMinimum: what is multiplied with sum(q) and added
+//   minimum(group, scales, half) where kMinimum: what is multiplied with sum(q) and added
 //   zero(group, scales)          where kZeros: the zero points of sixteen rows
 #pragma once
 
@@ -45,6 +45,13 @@ static inline __m512i move_bits(__m512i v, int distance) {
 static inline __m512i under_bits(__m512i low, __m512i bits, int mask, int distance) {
     const __m512i upper = move_bits(_mm512_and_si512(bits, _mm512_set1_epi8(static_cast<char>(mask))), distance);
     return _mm512_ternarylogic_epi32(low, upper, _mm512_set1_epi8(15), 0xE4);  // 15 ? low : upper
+}
+
+// Nibbles with fifth bits in a further line.
+template <class Lines>
+static inline __m512i five_bits(const Lines& lines, int line, int part) {
+    const int bit = 2 * line + part;
+    return under_bits(nibble_down(lines[line], part), lines[4], 0x11 << bit % 4, 4 - bit);
 }
 
 // The lines of a block, loaded where they are wanted.
@@ -118,8 +125,17 @@ struct Q41 : NibbleFormat {
     static constexpr Codec kCodec = Codec::q4_1;
     static constexpr bool kMinimum = true;
     static __m512 factor(const Group&, const uint8_t* scales, int) { return lower_halves(load_line(scales)); }
-    static __m512 minimum(const Group&, const uint8_t* scales) {
+    static __m512 minimum(const Group&, const uint8_t* scales, int) {
         return lower_halves(_mm512_srli_epi32(load_line(scales), 16));
+    }
+};
+
+struct Q51 : Q41 {
+    static constexpr Codec kCodec = Codec::q5_1;
+    static constexpr int kUpperLines = 1;
+    template <class Lines>
+    static __m512i codes(const Lines& lines, int line, int part) {
+        return five_bits(lines, line, part);
     }
 };
 
@@ -202,7 +218,7 @@ struct Q4K : NibbleFormat {
         const __m512i scale = _mm512_cvtepu16_epi32(_mm256_and_si256(load_half_line(scales), _mm256_set1_epi16(255)));
         return _mm512_mul_ps(group.d, _mm512_cvtepi32_ps(scale));
     }
-    static __m512 minimum(const Group& group, const uint8_t* scales) {
+    static __m512 minimum(const Group& group, const uint8_t* scales, int) {
         const __m512i minimum = _mm512_cvtepu16_epi32(_mm256_srli_epi16(load_half_line(scales), 8));
         return _mm512_mul_ps(group.minus_dmin, _mm512_cvtepi32_ps(minimum));
     }
@@ -213,19 +229,28 @@ struct Q5K : Q4K {
     static constexpr int kUpperLines = 1;
     template <class Lines>
     static __m512i codes(const Lines& lines, int line, int part) {
-        const int bit = 2 * line + part;
-        return under_bits(nibble_down(lines[line], part), lines[kLines], 0x11 << bit % 4, 4 - bit);
+        return five_bits(lines, line, part);
     }
 };
 
-struct Q6K : NibbleFormat {
-    static constexpr Codec kCodec = Codec::q6_k;
-    static constexpr int kUpperLines = 2;
+// Sixteen pairs of signed scales under a binary16 of the group.
+struct SignedHalfScales : NibbleFormat {
     static constexpr int kHalves = 2;
     struct Group {
         __m512 d;
     };
     static Group open_group(const uint8_t* header) { return {lower_halves(load_line(header))}; }
+    static __m512 factor(const Group& group, const uint8_t* scales, int half) {
+        const __m256i pairs = load_half_line(scales);
+        const __m256i upper = half == 0 ? _mm256_slli_epi16(pairs, 8) : pairs;
+        const __m512i scale = _mm512_cvtepi16_epi32(_mm256_srai_epi16(upper, 8));
+        return _mm512_mul_ps(group.d, _mm512_cvtepi32_ps(scale));
+    }
+};
+
+struct Q6K : SignedHalfScales {
+    static constexpr Codec kCodec = Codec::q6_k;
+    static constexpr int kUpperLines = 2;
     template <class Lines>
     static __m512i codes(const Lines& lines, int line, int part) {
         const int bit = 2 * (2 * (line % 2) + part);
@@ -234,11 +259,52 @@ struct Q6K : NibbleFormat {
     static __m512i correction(const QuantBlock* x, int half) {
         return broadcast32(half == 0 ? &x->minus_32_first : &x->minus_32_second);
     }
+};
+
+// Codes of two bits, four to a byte, under sixteen bytes of a scale and a minimum a half.
+struct Q2K : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q2_k;
+    static constexpr int kLines = 2;
+    static constexpr int kParts = 4;
+    static constexpr int kHalves = 2;
+    static constexpr bool kMinimum = true;
+    using Group = Q4K::Group;
+    static Group open_group(const uint8_t* header) { return Q4K::open_group(header); }
+    template <class Lines>
+    static __m512i codes(const Lines& lines, int line, int part) {
+        return _mm512_and_si512(move_bits(lines[line], -2 * part), _mm512_set1_epi8(3));
+    }
     static __m512 factor(const Group& group, const uint8_t* scales, int half) {
-        const __m256i pairs = load_half_line(scales);
-        const __m256i upper = half == 0 ? _mm256_slli_epi16(pairs, 8) : pairs;
-        const __m512i scale = _mm512_cvtepi16_epi32(_mm256_srai_epi16(upper, 8));
-        return _mm512_mul_ps(group.d, _mm512_cvtepi32_ps(scale));
+        return _mm512_mul_ps(group.d, nibble(scales, 2 * half));
+    }
+    static __m512 minimum(const Group& group, const uint8_t* scales, int half) {
+        return _mm512_mul_ps(group.minus_dmin, nibble(scales, 2 * half + 1));
+    }
+
+private:
+    // Of sixteen words the nibble `place` as f32, by a table: an index is the four lowest bits of a dword.
+    static __m512 nibble(const uint8_t* scales, int place) {
+        const __m512i words = _mm512_cvtepu16_epi32(load_half_line(scales));
+        const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        return _mm512_permutexvar_ps(_mm512_srli_epi32(words, static_cast<unsigned>(4 * place)), values);
+    }
+};
+
+// The same codes with third bits in a further line.
+struct Q3K : SignedHalfScales {
+    static constexpr Codec kCodec = Codec::q3_k;
+    static constexpr int kLines = 2;
+    static constexpr int kParts = 4;
+    static constexpr int kUpperLines = 1;
+    template <class Lines>
+    static __m512i codes(const Lines& lines, int line, int part) {
+        const __m512i low = move_bits(lines[line], -2 * part);
+        const __m512i third = move_bits(lines[kLines], 2 - (kParts * line + part));
+        const __m512i both = _mm512_ternarylogic_epi32(low, third, _mm512_set1_epi8(3), 0xE4);  // 3 ? low : third
+        return _mm512_and_si512(both, _mm512_set1_epi8(7));
+    }
+    static __m512i correction(const QuantBlock* x, int half) {
+        return _mm512_srai_epi32(broadcast32(half == 0 ? &x->minus_32_first : &x->minus_32_second), 3);
     }
 };
 

@@ -33,7 +33,7 @@ struct IntegerKernel {
             }
 #pragma GCC unroll 8
             for (int line = half * kLines; line < (half + 1) * kLines; ++line) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
                 for (int part = 0; part < Format::kParts; ++part) {
                     const __m512i c = Format::codes(lines, line, part);
                     const int k = 4 * (line * Format::kParts + part);
@@ -55,11 +55,16 @@ struct IntegerKernel {
             }
         }
         if constexpr (Format::kMinimum) {
-            const __m512 minimum = Format::minimum(group, scales);
+#pragma GCC unroll 2
+            for (int half = 0; half < Format::kHalves; ++half) {
+                const __m512 minimum = Format::minimum(group, scales, half);
 #pragma GCC unroll 8
-            for (int t = 0; t < T; ++t)
-                acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(minimum, broadcast_float(&q[t]->scale)),
-                                         broadcast_float(&q[t]->sum), acc[t]);
+                for (int t = 0; t < T; ++t) {
+                    const __m512 sum =
+                        Format::kHalves == 1 ? broadcast_float(&q[t]->sum) : _mm512_set1_ps(half_sum(*q[t], half));
+                    acc[t] = _mm512_fmadd_ps(_mm512_mul_ps(minimum, broadcast_float(&q[t]->scale)), sum, acc[t]);
+                }
+            }
         }
     }
 
@@ -108,10 +113,10 @@ struct IntegerKernel {
 
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
-    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Mxfp4>,
-                  IntegerKernel<Iq4Nl>, IntegerKernel<Q4K>, IntegerKernel<Q5K>, IntegerKernel<Q6K>,
-                  IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>, IntegerKernel<Int4_128z>>(
-        m, tile_begin, tile_end, x, tokens, y, ldy);
+    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Q51>, IntegerKernel<Mxfp4>,
+                  IntegerKernel<Iq4Nl>, IntegerKernel<Q2K>, IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>,
+                  IntegerKernel<Q6K>, IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>,
+                  IntegerKernel<Int4_128z>>(m, tile_begin, tile_end, x, tokens, y, ldy);
 }
 
 }  // namespace freetoken::avx512

@@ -31,7 +31,8 @@ struct Block {
     int16_t weight[kBlock][kTileRows];
     float first[kTileRows];  // of weights 0..15, or of all
     float second[kTileRows];
-    float minimum[kTileRows];
+    float first_minimum[kTileRows];
+    float second_minimum[kTileRows];
 };
 
 template <Codec C>
@@ -41,7 +42,8 @@ void decode_block(const BlockPlace& at, Block& out) {
         const BlockScales scales = read_scales<C>(at.header, at.place, row);
         out.first[row] = scales.first;
         out.second[row] = scales.second;
-        out.minimum[row] = scales.minimum;
+        out.first_minimum[row] = scales.first_minimum;
+        out.second_minimum[row] = scales.second_minimum;
         zero[row] = scales.zero;
     }
     for (int k = 0; k < kBlock; ++k)
@@ -60,6 +62,11 @@ void add_products(const Block& block, const QuantBlock& x, int begin, int end, c
         acc[row] = fma(scale[row] * x.scale, static_cast<float>(sum[row]), acc[row]);
 }
 
+// acc += minimum * sum(q).
+void add_minimum(const float (&minimum)[kTileRows], float scale, float sum, Lanes& acc) {
+    for (int row = 0; row < kTileRows; ++row) acc[row] = fma(minimum[row] * scale, sum, acc[row]);
+}
+
 template <Codec C>
 void add_block(const Block& block, const QuantBlock& x, Lanes& acc) {
     if constexpr (has_half_scales(C)) {
@@ -68,8 +75,12 @@ void add_block(const Block& block, const QuantBlock& x, Lanes& acc) {
     } else {
         add_products(block, x, 0, kBlock, block.first, acc);
     }
-    if constexpr (has_minimum(C))
-        for (int row = 0; row < kTileRows; ++row) acc[row] = fma(block.minimum[row] * x.scale, x.sum, acc[row]);
+    if constexpr (has_minimum(C) && has_half_scales(C)) {
+        add_minimum(block.first_minimum, x.scale, half_sum(x, 0), acc);
+        add_minimum(block.second_minimum, x.scale, half_sum(x, 1), acc);
+    } else if constexpr (has_minimum(C)) {
+        add_minimum(block.first_minimum, x.scale, x.sum, acc);
+    }
 }
 
 template <Codec C>

@@ -127,7 +127,8 @@ def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) ->
             if tensor.form not in READ_TYPES:
                 raise UnsupportedError(
                     f"{file.path}: tensor {tensor.name!a:.120} is in {tensor.form}, which this release does not read.",
-                    f"Use a file in {', '.join(READ_TYPES)}.",
+                    "Pull another file of the model with --file, such as Q4_K_M, Q3_K_M or Q2_K. Types that are read: "
+                    f"{', '.join(READ_TYPES)}.",
                 )
             tensors[tensor.name] = (
                 Q5Tensor(file, tensor.start, tensor.shape)

@@ -47,7 +47,10 @@ TYPE_NAMES = {
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4", 41: "q1_0",
 }  # fmt: skip
 # Those that are forms of ours, under the same name, and q5_0; ggml's nvfp4 is another than the one of that name.
-READ_TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
+READ_TYPES = (
+    "f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl",
+    "mxfp4",
+)  # fmt: skip
 _MAX_DIMENSIONS = 4
 _READ_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 256 << 20  # ten times what the largest vocabularies take
