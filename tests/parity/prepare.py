@@ -57,7 +57,7 @@ def prepare(case: Case, folder: Path) -> Prepared:
 
 
 SEEDS = {("qwen3_moe", "q5_1"): 1}
-"""Where a router of the model of seed 0 chooses between experts 1e-4 apart, which the rounding of activations decides."""
+"""Where a router of the model of seed 0 chooses between experts 1e-4 apart: rounding of activations would decide."""
 
 
 def prepare_quantised(family: str, codec: str, folder: Path) -> Prepared:
