@@ -7,7 +7,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -77,26 +77,32 @@ def test_fields_are_described_as_they_are_read() -> None:
     assert all(body["properties"][name] for name in ("messages", "tools", "tool_choice", "stop", "logit_bias", "n"))
 
 
-@pytest.fixture(scope="module")
-def hasty(store: Path) -> Iterator[RunningFront]:
-    """A front that waits for nobody."""
+@contextmanager
+def front_with(store: Path, **limits: float) -> Iterator[RunningFront]:
     with tempfile.TemporaryDirectory(prefix="ft-") as folder:
-        running = start_front(
-            store,
-            Path(folder),
-            limits={"head_seconds": 0.5, "body_seconds": 0.5, "linger_seconds": 0.5, "idle_seconds": 1},
-        )
-        running.control("load", model=MODELS["/machine/resize"])
+        running = start_front(store, Path(folder), limits=limits)
         yield running
         assert running.stop() == 0
 
 
 @pytest.fixture(scope="module")
-def described(front: RunningFront) -> Any:
-    """The description, about a model that answers at once, in few tokens.
+def hasty(store: Path) -> Iterator[RunningFront]:
+    """A front that waits for nobody."""
+    with front_with(store, head_seconds=0.5, body_seconds=0.5, linger_seconds=0.5, idle_seconds=1) as running:
+        yield running
 
-    Requests are made up slowly: a front that waited for nobody would close the connection in mid-request.
-    """
+
+@pytest.fixture(scope="module")
+def patient(store: Path) -> Iterator[RunningFront]:
+    """A front that keeps a connection while the next request is made up, which may take long."""
+    with front_with(store, idle_seconds=600) as running:
+        running.control("load", model=MODELS["/machine/resize"])
+        yield running
+
+
+@pytest.fixture(scope="module")
+def described(patient: RunningFront) -> Any:
+    """The description, about a model that answers at once, in few tokens."""
     narrowed = copy.deepcopy(document())
     for path, methods in narrowed["paths"].items():
         if "post" not in methods:
@@ -106,7 +112,7 @@ def described(front: RunningFront) -> Any:
         schema["properties"].update(LENGTHS.get(path, {}))
         schema["required"] = sorted({*schema["required"], "model", *LENGTHS.get(path, ())})
     made = schemathesis.openapi.from_dict(narrowed)
-    made.config.update(base_url=front.url)
+    made.config.update(base_url=patient.url)
     return made
 
 
