@@ -91,6 +91,10 @@ def _os_error(error: OSError) -> tuple[str, str, int]:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         reason = "The disk can only be read" if error.errno == errno.EROFS else "Permission denied"
         return f"{reason}{where}.", "Check who may write there, or choose another place.", 1
+    if error.errno == errno.ENAMETOOLONG:
+        return f"A name is too long for the disk{where}.", "Choose a shorter one.", 2
+    if isinstance(error, NotADirectoryError):
+        return f"A file is where a folder should be{where}.", "Check the path; FREETOKEN_STORE moves the models.", 1
     if isinstance(error, FileNotFoundError):
         return f"No such file or folder{where}.", "Check the path.", 3
     return f"{error.strerror or error}{where}.", "", 1

@@ -84,8 +84,9 @@ def _count_parser(low: int, high: int, what: str) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         digits = text.strip()
-        if not (digits.isascii() and digits.isdigit()) or not low <= int(digits) <= high:
-            raise UsageError(f"{text!r} is not {what} from {low} to {high}.")
+        # Python refuses to read a number of thousands of digits
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or not low <= int(digits) <= high:
+            raise UsageError(f"{text!r:.60} is not {what} from {low} to {high}.")
         return int(digits)
 
     return parse
@@ -94,6 +95,8 @@ def _count_parser(low: int, high: int, what: str) -> Callable[[str], int]:
 def _parse_text(text: str) -> str:
     if not text.strip():
         raise UsageError("The value is empty.")
+    if not text.strip().isprintable():
+        raise UsageError(f"{text!r:.60} has control characters, which no address, name or key can have.")
     return text.strip()
 
 

@@ -22,6 +22,7 @@ _BYTE_UNITS = {
 }  # fmt: skip
 _DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z%]*)", re.ASCII)
+_MOST_DIGITS = 40  # far more than any number here needs, and few enough to be an exact integer or a finite float
 _LARGEST = 2**62  # beyond this a number is a slip of the finger, and would not fit a signed 64-bit field
 
 
@@ -80,6 +81,8 @@ def _split(text: str, wanted: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not {wanted}.")
+    if len(match.group(1)) > _MOST_DIGITS:
+        raise UsageError(f"{text!r:.60}... has too many digits.")
     return match.group(1), match.group(2).lower()
 
 

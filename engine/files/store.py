@@ -49,7 +49,7 @@ class Store:
 
     def entries(self) -> list[Entry]:
         """All models by name: ready, unfinished, broken, and of another version. An absent store is empty."""
-        names = [name for name in _listdir(self.root) if not name.startswith(".") and (self.root / name).is_dir()]
+        names = [name for name in _listdir(self.root) if not name.startswith(".") and _may_be_model(self.root / name)]
         unfinished = {name.removesuffix(PARTIAL_SUFFIX) for name in names if name.endswith(PARTIAL_SUFFIX)}
         unfinished |= {name for name in _listdir(self.root / DOWNLOADS) if _is_model_name(name)}
         entries = [_entry(self.root / name) for name in names if not name.endswith(PARTIAL_SUFFIX)]
@@ -73,6 +73,8 @@ class Store:
             raise NotFoundError(f"The model {name} is not complete.", "Pull or convert it again to finish it.")
         if folder.is_dir():
             raise NotFoundError(f"{folder} is not a model: it has no {MANIFEST_NAME}.", "Remove it, and pull it again.")
+        if folder.is_symlink():
+            raise _lost(folder)
         raise NotFoundError(
             f"There is no model {name!r}.",
             did_you_mean(name, self.names()) or "freetoken list shows what is there.",
@@ -160,7 +162,21 @@ def _is_model_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not name.endswith(PARTIAL_SUFFIX)
 
 
+def _may_be_model(path: Path) -> bool:
+    """Whether it is a folder, or a link to one that may have been there: a model on a disk that is not mounted."""
+    return os.path.isdir(path) or (path.is_symlink() and not os.path.exists(path))
+
+
+def _lost(link: Path) -> NotFoundError:
+    return NotFoundError(
+        f"{link} is a link to {os.readlink(link)}, which cannot be reached.",
+        f"Mount that disk, or remove the link: freetoken rm {link.name}",
+    )
+
+
 def _entry(folder: Path) -> Entry:
+    if not os.path.isdir(folder):
+        return Entry(folder.name, folder, 0, os.lstat(folder).st_mtime, BROKEN, problem=str(_lost(folder)))
     size, modified = measure(folder)
     try:
         return Entry(folder.name, folder, size, modified, READY, _format(open_model(folder)))

@@ -30,7 +30,8 @@ def open_regular(path: Path) -> int:
             ) from None
         raise NotFoundError(f"{path} is not there.") from None
     except OSError as error:
-        raise CorruptFileError(f"{path} cannot be opened: {os.strerror(error.errno or errno.EIO)}.") from None
+        remedy = "Check who may read it." if isinstance(error, PermissionError) else ""
+        raise CorruptFileError(f"{path} cannot be opened: {os.strerror(error.errno or errno.EIO)}.", remedy) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CorruptFileError(f"{path} is not a regular file.")

@@ -29,6 +29,8 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ({}, {}, {"threads": "0"}, "threads in the config file: '0'"),
         ({"device": "cdua"}, {}, {}, "--device: 'cdua'"),
         ({"port": "65536"}, {}, {}, "--port: '65536'"),
+        ({"threads": "9" * 5000}, {}, {}, "--threads: '999"),
+        ({}, {"FREETOKEN_API_KEY": "two\nlines"}, {}, "FREETOKEN_API_KEY: 'two\\nlines'"),
     ],
 )
 def test_a_bad_value_is_named_with_its_layer(

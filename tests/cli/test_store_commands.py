@@ -390,6 +390,14 @@ def test_a_destination_that_would_hurt_is_refused(home: Home, checkpoint: Path) 
     assert sorted(checkpoint.iterdir()) == before
 
 
+@pytest.mark.parametrize("command", ["pull", "convert", "doctor", "run"])
+def test_a_path_that_no_disk_can_hold_is_wrong_usage(home: Home, command: str) -> None:
+    done = home.run_here(command, "x" * 300, *(["--estimate"] if command == "run" else []))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "too long" in done.stderr
+    assert "shorter" in done.stderr
+
+
 def test_a_folder_of_gguf_files_names_them(home: Home) -> None:
     folder = home.folder / "some models"
     folder.mkdir()

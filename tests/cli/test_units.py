@@ -62,6 +62,15 @@ def test_parsers_give_something_positive_or_an_error_that_shows_the_text(text: s
     assert repr(text) in value.message if isinstance(value, UsageError) else value >= 0
 
 
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 400 + ".5"])
+def test_numbers_too_long_for_python_are_refused_with_a_sentence(text: str) -> None:
+    parsers = (parse_size, lambda it: parse_tokens(it.removesuffix("G")), parse_kv, parse_experts, parse_duration)
+    for parse, unit in zip(parsers, ("G", "G", "k", "", "s"), strict=True):
+        with pytest.raises(UsageError) as caught:
+            parse(text + unit)
+        assert len(caught.value.message) < 100
+
+
 @pytest.mark.parametrize(
     ("text", "budget"),
     [

@@ -132,8 +132,9 @@ def test_a_hostile_folder_gets_a_sentence_with_its_name(folder: Path, name: str)
 def test_a_folder_in_place_of_a_file_is_refused(folder: Path) -> None:
     (folder / "experts-0-0.bank").unlink()
     (folder / "experts-0-0.bank").mkdir()
-    with pytest.raises(CorruptFileError, match="not a regular file"):
+    with pytest.raises(CorruptFileError, match="not a regular file") as caught:
         open_model(folder)
+    assert "--force" in caught.value.remedy
 
 
 JSON_VALUES = st.recursive(

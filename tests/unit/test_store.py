@@ -171,6 +171,18 @@ def test_remove_of_a_link_leaves_what_it_points_to(models: Store, tmp_path: Path
     assert not os.path.lexists(models.root / "linked")
 
 
+def test_a_link_whose_disk_is_away_is_listed_explained_and_removed(models: Store, tmp_path: Path) -> None:
+    (models.root / "away").symlink_to(tmp_path / "unmounted")
+    (models.root / "loop").symlink_to("loop")
+    problems = {entry.name: entry.problem for entry in models.entries() if entry.state == store.BROKEN}
+    for name in ("away", "loop"):
+        assert f"freetoken rm {name}" in problems[name]
+        with pytest.raises(NotFoundError, match=r"is a link to .*, which cannot be reached"):
+            models.get(name)
+        models.remove(name)
+        assert not os.path.lexists(models.root / name)
+
+
 def test_remove_waits_for_nobody(models: Store) -> None:
     lock = lock_folder(models.root / "later.partial", "busy")
     with pytest.raises(BusyError, match=r"later\.partial is being written"):

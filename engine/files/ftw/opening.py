@@ -131,6 +131,8 @@ def _open_part(path: Path) -> int:
         return open_regular(path)
     except NotFoundError:
         raise CorruptFileError(f"{path} is missing.", AGAIN) from None
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, error.remedy or AGAIN) from None
 
 
 def _check_size(path: Path, size: int) -> None:
