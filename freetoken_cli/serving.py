@@ -17,9 +17,12 @@ from freetoken_cli.front_process import POLL_SECONDS, Health, front_config, heal
 from freetoken_cli.output import Output
 
 
-def serve(paths: Paths, models: Sequence[str], config: Config, output: Output) -> int:
-    """Serve until a signal ends it; the exit code. A background front of the same store makes way if it is idle."""
-    from engine.front.main import main
+def serve(paths: Paths, models: Sequence[str], config: Config, output: Output) -> None:
+    """Serve until a signal ends it. A background front of the same store makes way if it is idle.
+
+    Raises BusyError for one that is not, or that another process starts at the same time.
+    """
+    from engine.front.main import run_front
 
     make_private_folder(paths.runtime)
     if not stop_idle_front(paths):
@@ -29,11 +32,14 @@ def serve(paths: Paths, models: Sequence[str], config: Config, output: Output) -
     names = ("host", "port", "api_key", "allowed_hosts", "allowed_origins")
     network = {name: getattr(config, name) for name in names} | {"idle_exit": None}
     # The front must have the main thread: it takes the signals, and its workers die with the thread that made them.
-    code = main([json.dumps(front_config(paths, config.keep_alive, **network))])
-    announcer.finish()
+    try:
+        served = run_front(json.dumps(front_config(paths, config.keep_alive, **network)))
+    finally:
+        announcer.finish()
+    if not served:
+        raise BusyError("Another server of this store is running.", "Use that one, or end it: freetoken stop --all")
     if announcer.failure is not None:
         raise announcer.failure
-    return code
 
 
 class Announcer(threading.Thread):

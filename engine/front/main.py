@@ -31,25 +31,31 @@ IDLE_CHECK_SECONDS = 1.0
 
 def main(arguments: Sequence[str], worker_command: Sequence[str] = WORKER_COMMAND) -> int:
     """Run a front; the exit code. The one argument is a JSON object, see docs/api.md."""
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that leave in the middle of an answer
     try:
-        config = FrontConfig.from_json(arguments[0] if arguments else "")
-        config = replace(config, limits=within_descriptors(config.limits))
-        lock = take_lock(config.lock)
-        if lock is None:
+        if not run_front(arguments[0] if arguments else "", worker_command):
             print("Another server of this store is running.", file=sys.stderr)
-            return 0
-        with contextlib.ExitStack() as stack:
-            private = stack.enter_context(listen_private(config.socket))
-            stack.callback(config.socket.unlink, missing_ok=True)
-            public = None
-            if config.port is not None:
-                public = stack.enter_context(listen_tcp(config.host, config.port))
-            asyncio.run(_serve(config, private, public, worker_command))
     except FreetokenError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def run_front(argument: str, worker_command: Sequence[str] = WORKER_COMMAND) -> bool:
+    """Serve until told to stop; False where the store has another front. Raises FreetokenError."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that leave in the middle of an answer
+    config = FrontConfig.from_json(argument)
+    config = replace(config, limits=within_descriptors(config.limits))
+    lock = take_lock(config.lock)
+    if lock is None:
+        return False
+    with contextlib.ExitStack() as stack:
+        private = stack.enter_context(listen_private(config.socket))
+        stack.callback(config.socket.unlink, missing_ok=True)
+        public = None
+        if config.port is not None:
+            public = stack.enter_context(listen_tcp(config.host, config.port))
+        asyncio.run(_serve(config, private, public, worker_command))
+    return True
 
 
 async def _serve(

@@ -93,4 +93,4 @@ def command(
             )
         output.warn(f"other machines can reach {config.host}; whoever has the key can use it, in clear text.")
     names = [ensure_model(paths, model, output, yes) for model in dict.fromkeys(models or ())]
-    raise typer.Exit(serve(paths, names, config, output))
+    serve(paths, names, config, output)

@@ -134,6 +134,15 @@ def test_a_runtime_folder_of_somebody_else_is_refused(home: Home) -> None:
         ensure_front(home.paths, 300.0, FAKE_FRONT)
 
 
+def test_serve_fails_where_another_front_of_the_store_has_just_started(home: Home) -> None:
+    home.paths.runtime.mkdir(mode=0o700)
+    with home.paths.lock.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # it has the lock and does not answer yet
+        done = home.run_here("serve", "--port", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Error: Another server of this store is running." in done.stderr
+
+
 def test_a_busy_front_is_left_alone(home: Home, front: FakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_process, "call", lambda *args, **more: {"busy": ["demo"], "status": "ok"})
     assert not stop_idle_front(home.paths)
