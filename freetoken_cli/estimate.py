@@ -11,7 +11,7 @@ from typing import Any
 from engine.base.config import Config, hidden_settings
 from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UsageError
 from engine.base.hardware import read_memory
-from engine.base.paths import Paths
+from engine.base.paths import Paths, typed_path
 from engine.base.profile import Rate, load_profile
 from engine.base.units import format_size, format_tokens
 from engine.files.conversion.plan import BankPlan, Plan
@@ -243,7 +243,7 @@ def _subject(paths: Paths, what: str, output: Output) -> Subject:
     try:
         return Subject.stored(model_folder(store, what))
     except UsageError as error:
-        if not Path(what).expanduser().exists():
+        if not typed_path(what).exists():
             require_no_path(what, paths, error)
     except NotFoundError as missing:
         require_known(what, store, missing)

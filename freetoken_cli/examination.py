@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.base.errors import FreetokenError, NotFoundError
 from engine.base.hardware import read_memory
-from engine.base.paths import Paths
+from engine.base.paths import Paths, typed_path
 from engine.base.units import format_size, format_tokens
 from engine.files.codecs import FORMS
 from engine.files.conversion.gather import VECTOR_FORMS
@@ -81,7 +81,7 @@ def examine(source: str, paths: Paths, output: Output) -> Examination:
 
     Raises NotFoundError if nothing is there, and what reaching the Hub raises.
     """
-    path = Path(source).expanduser()
+    path = typed_path(source)
     if not path.exists():
         target = Wanted(source).target()
         if isinstance(target.source, HubRepo):

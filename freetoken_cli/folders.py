@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.base.errors import NotFoundError
+from engine.base.paths import typed_path
 from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.store import Store
 
 
 def model_folder(store: Store, model: str) -> Path:
     """The folder that `model` means. Raises NotFoundError with the nearest name, or with the way to get the model."""
-    path = Path(model).expanduser()
+    path = typed_path(model)
     if "/" in model and (path / MANIFEST_NAME).is_file():
         return path
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.base.errors import BusyError, FreetokenError, NotFoundError, UsageError
+from engine.base.paths import typed_path
 from engine.files.locks import lock_file
 from freetoken_cli.chat import Chat
 from freetoken_cli.conversation import Conversation
@@ -44,7 +45,7 @@ class SavedSession:
     def named_or_file(folder: Path, text: str) -> SavedSession:
         """What `/save` and `/load` mean: a file if `text` has a slash or ends with .json, else a name."""
         if "/" in text or text.endswith(".json"):
-            return SavedSession(text, Path(text).expanduser())
+            return SavedSession(text, typed_path(text))
         return SavedSession.named(folder, text)
 
     @contextmanager

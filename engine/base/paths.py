@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.base.errors import FreetokenError
+from engine.base.errors import FreetokenError, UsageError
 
 # sun_path holds 108 bytes with its final NUL; a longer socket path cannot be bound.
 _LONGEST_SOCKET_PATH = 107
@@ -72,11 +72,18 @@ class Paths:
         store = environment.get("FREETOKEN_STORE", "")
         data = Path(platformdirs.user_data_dir("freetoken", appauthor=False))
         return Paths(
-            store=Path(os.path.abspath(os.path.expanduser(store))) if store else data / "models",
+            store=Path(os.path.abspath(typed_path(store))) if store else data / "models",
             config=Path(platformdirs.user_config_dir("freetoken", appauthor=False)) / "config.toml",
             state=Path(platformdirs.user_state_dir("freetoken", appauthor=False)),
             runtime=_runtime_folder(environment),
         )
+
+
+def typed_path(text: str) -> Path:
+    """The path that a person means by `text`; `~name` stays as it is without such a user. UsageError for a NUL."""
+    if "\0" in text:
+        raise UsageError(f"{text!r:.120} cannot be a path.", "Leave out its NUL character.")
+    return Path(os.path.expanduser(text))
 
 
 def _runtime_folder(environment: Mapping[str, str]) -> Path:

@@ -10,6 +10,7 @@ import typer
 
 from engine.base.config import Config, check_device, hidden_settings
 from engine.base.errors import UsageError
+from engine.base.paths import typed_path
 from engine.base.units import parse_tokens
 from engine.files.store import Store
 from engine.front.attach import pick_device
@@ -87,18 +88,18 @@ def command(
         usual = RoutingPlan()
         plan = RoutingPlan(_number("--tokens", tokens, usual.tokens), _number("--warmup", warmup, usual.warmup))
         with output.phase(f"Running {Path(routing).name}", sizes=False) as progress:
-            result = bench_routing(Path(routing).expanduser(), plan, worker, progress)
+            result = bench_routing(typed_path(routing), plan, worker, progress)
         print_routing(result, output)
         return
     assert model is not None
     folder = model_folder(Store(paths.store), model)
     if trace is not None:
         answers = TracePlan(
-            prompts=QUESTIONS if texts is None else read_texts(Path(texts).expanduser()),
+            prompts=QUESTIONS if texts is None else read_texts(typed_path(texts)),
             tokens=_number("--tokens", tokens, TracePlan().tokens),
         )
         with output.phase(f"Recording {folder.name}", sizes=False) as progress:
-            recorded = record_trace(folder, Path(trace).expanduser(), answers, worker, progress)
+            recorded = record_trace(folder, typed_path(trace), answers, worker, progress)
         print_recorded(recorded, trace, output)
         return
     usual_bench = BenchPlan()

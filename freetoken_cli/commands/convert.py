@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from engine.base.errors import UsageError
+from engine.base.paths import typed_path
 from engine.files.conversion.convert import convert
 from engine.files.conversion.job import Recipe
 from engine.files.conversion.partial import partial_folder
@@ -58,11 +58,11 @@ def command(
         raise UsageError("DEST and --name both say where to write.", "Give one of them.")
     if dest == "":  # an unset variable of a script, rather than the wish to write into the store
         raise UsageError("DEST is empty.", "Name the folder to write, or leave DEST out to write into the store.")
-    checkpoint = Path(source).expanduser()
+    checkpoint = typed_path(source)
     if dest is None:
         folder = Store(options.paths().store).destination(name or store_name(checkpoint))
     else:
-        folder = Path(dest).expanduser()
+        folder = typed_path(dest)
 
     def kept() -> str:
         if partial_folder(folder).exists():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from engine.base.errors import UsageError
+from engine.base.paths import typed_path
 from engine.base.units import format_size, parse_experts, parse_size
 from engine.experts.machines import machine_named
 from engine.experts.policies import policies_named
@@ -121,7 +122,7 @@ def command(
     skipped = _warmup(warmup)
     target = _plot_file(plot)
     record_given = 0 if record is None else _size(record)
-    read = read_trace(Path(trace).expanduser(), partial)
+    read = read_trace(typed_path(trace), partial)
     header = read.header
     room = _room(capacity)
     slots = slots_of(room, header, record_given or header.record_bytes)
@@ -255,4 +256,4 @@ def _plot_file(text: str | None) -> Path | None:
         return None
     from freetoken_cli.replay_plot import check_target
 
-    return check_target(Path(text).expanduser())
+    return check_target(typed_path(text))

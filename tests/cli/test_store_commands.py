@@ -398,6 +398,13 @@ def test_a_path_that_no_disk_can_hold_is_wrong_usage(home: Home, command: str) -
     assert "shorter" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["verify", "pull", "convert", "doctor", "replay"])
+def test_the_home_of_a_user_who_does_not_exist_is_told_in_a_sentence(home: Home, command: str) -> None:
+    done = home.run_here(command, "~no-such-user/x")
+    assert (done.returncode, done.stdout) == (2 if command == "verify" else 3, "")
+    assert "~no-such-user/x" in done.stderr
+
+
 def test_a_folder_of_gguf_files_names_them(home: Home) -> None:
     folder = home.folder / "some models"
     folder.mkdir()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.base.errors import UsageError
+from engine.base.paths import typed_path
 from engine.files.hub.address import HubRepo, is_hub_id
 from engine.files.hub.page import repo_of_page
 from engine.files.pulling.catalogue import Model, PackageFile, find_model, read_catalogue
@@ -38,7 +39,7 @@ def find_target(what: str, name: str | None = None, revision: str | None = None,
     page = repo_of_page(what)
     if page is None and looks_like_path(what):
         _refuse_for_others(revision, file, "a path")
-        path = Path(what).expanduser()
+        path = typed_path(what)
         return Target(path, name or store_name(path))
     found = page or (HubRepo(what) if is_hub_id(what) else None)
     if found is not None:
@@ -54,7 +55,7 @@ def find_target(what: str, name: str | None = None, revision: str | None = None,
 
 def looks_like_path(what: str) -> bool:
     """Whether an argument means something on this disk rather than a name, as `find_target` says."""
-    path = Path(what).expanduser()
+    path = typed_path(what)
     if what.startswith(("/", "~", ".")) or what.endswith(_GGUF):
         return True
     if "/" in what:
