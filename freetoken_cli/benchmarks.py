@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import NotFoundError, UsageError
-from engine.base.units import format_duration, format_size
+from engine.base.units import MIB, format_duration, format_size
+from engine.files.untrusted import read_small_file
 from engine.measure.record_trace import Recorded
 from freetoken_cli.chat import split_text
 from freetoken_cli.output import Column, Output, pad
 from freetoken_cli.terminal import styled
 
+MOST_TEXT = 64 * MIB  # of prompts in a file
 COLUMNS = (
     Column("TEST", "test"),
     Column("TOKENS/S", "rate", right=True),
@@ -84,13 +86,15 @@ def print_routing(result: dict[str, Any], output: Output) -> None:
 
 
 def read_texts(path: Path) -> tuple[str, ...]:
-    """Prompts, one a line; empty lines do not count. NotFoundError; UsageError for a file without any or of no text."""
+    """Prompts, one a line; empty lines do not count. NotFoundError; CorruptFileError for what is no file
+    or has more than 64 MiB; UsageError for a file without any or of no text.
+    """
     try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as text: {error}.") from None
+        lines = read_small_file(path, MOST_TEXT).decode().splitlines()
+    except NotFoundError:
+        raise NotFoundError(f"There is no file {path}.", "Check the path given with --texts.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}).", "Write one prompt a line.") from None
     texts = tuple(line.strip() for line in lines if line.strip())
     if not texts:
         raise UsageError(f"{path} has no prompts.", "Write one a line.")

@@ -152,6 +152,8 @@ def setting(name: str) -> Setting:
 def read_config_file(path: Path) -> dict[str, str]:
     """The settings in the TOML file at `path` as text; {} when there is no file. Unknown names are refused."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for without end
+            raise UsageError(f"The config file {path} cannot be read: it is not a regular file.", "Remove it.")
         content = path.read_bytes()
     except FileNotFoundError:
         return {}

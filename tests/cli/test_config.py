@@ -1,5 +1,6 @@
 """Layers of settings: which one wins, and what a bad value in each is told."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,11 @@ def test_a_bad_config_file_is_named(tmp_path: Path, content: bytes, words: list[
         assert word in str(caught.value)
 
 
-def test_a_config_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_config_file(tmp_path)
+def test_a_config_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(UsageError, match="cannot be read"):
+            read_config_file(path)
 
 
 def test_every_setting_is_a_field_of_config() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UsageError
+from freetoken_cli.benchmarks import read_texts
 from freetoken_cli.chart import Bar, draw
 from freetoken_cli.chat import SAMPLING, Sampling, Statistics
 from freetoken_cli.conversation import Conversation
@@ -226,6 +227,15 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe.json", Path("/dev/zero")):
         with pytest.raises(CorruptFileError, match=str(path)):
             Conversation.load(path)
+
+
+def test_prompts_are_read_from_a_file_and_nothing_else(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(CorruptFileError, match="not a regular file"):
+            read_texts(path)
+    (tmp_path / "texts").write_bytes(b"One?\n\n  Two? \n")
+    assert read_texts(tmp_path / "texts") == ("One?", "Two?")
 
 
 def test_a_disk_that_takes_no_conversation_keeps_the_old_one(tmp_path: Path) -> None:
