@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.base.errors import BusyError, FreetokenError, NotFoundError, UsageError
+from engine.base.errors import BusyError, CorruptFileError, FreetokenError, NotFoundError, UsageError
 from engine.base.paths import typed_path
 from engine.files.locks import lock_file
 from freetoken_cli.chat import Chat
@@ -87,7 +87,10 @@ class SavedSession:
         """The conversation. Raises NotFoundError or CorruptFileError."""
         if self.folder is not None and not self.conversation.exists():
             raise NotFoundError(f"There is no session {self.name}.", "/save NAME begins one.")
-        return Conversation.load(self.conversation)
+        try:
+            return Conversation.load(self.conversation)
+        except CorruptFileError as error:
+            raise CorruptFileError(error.message, "Move that file away to begin anew, or give another name.") from error
 
     def load_context(self, chat: Chat) -> Iterator[str]:
         """Take the context into the model's memory, if there is one and it fits the model; what to tell of it."""

@@ -93,6 +93,7 @@ def test_a_damaged_conversation_is_told_before_anything_is_loaded(home: Home, re
     done = home.run_here("run", "demo", "hello", "--session", "rivers")
     assert done.returncode == 1
     assert "rivers.json is not a conversation" in done.stderr
+    assert "begin anew" in done.stderr
     assert ready.requests() == []
     assert (home.paths.sessions / "rivers.json").read_text() == "[]", "it is not written over"
 
