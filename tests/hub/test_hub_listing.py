@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import huggingface_hub
 import pytest
 
 from engine.base.errors import CorruptFileError, NetworkError, NotFoundError, UsageError
@@ -142,6 +143,18 @@ def test_offline_nothing_is_asked(server: HubServer, monkeypatch: pytest.MonkeyP
     with pytest.raises(NetworkError, match="HF_HUB_OFFLINE forbids"):
         ask()
     assert server.requests == []
+
+
+def test_a_token_or_proxy_that_cannot_be_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub.close_session()  # it has read its proxies already
+    for proxy in ("::bad", "socks9://host"):
+        monkeypatch.setenv("http_proxy", proxy)
+        with pytest.raises(UsageError, match="proxy that is set up here cannot be used"):
+            connect()
+    monkeypatch.delenv("http_proxy")
+    monkeypatch.setenv("HF_TOKEN", "hf_ü")
+    with pytest.raises(UsageError, match="letters that no token has"):
+        connect()
 
 
 def test_an_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,13 +93,23 @@ def connect() -> Hub:
         raise UsageError(
             f"HF_ENDPOINT is {shown!r}, which is no address.", "Set it to https://..., or unset it."
         ) from None
+    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    if token and not token.isascii():
+        raise UsageError("The token of the Hub has letters that no token has.", TOKEN_REMEDY)
+    try:
+        client = get_session()
+    except Exception as error:  # what an HTTP library raises for a proxy that is no address has no class in common
+        raise UsageError(
+            f"The proxy that is set up here cannot be used: {error}.",
+            "Look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.",
+        ) from None
     return Hub(
         endpoint=endpoint,
         cache=Path(constants.HF_HUB_CACHE),
         offline=constants.HF_HUB_OFFLINE,
         timeout=float(constants.HF_HUB_DOWNLOAD_TIMEOUT),
-        token=None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token(),
-        client=get_session(),
+        token=token,
+        client=client,
     )
 
 
