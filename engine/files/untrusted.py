@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import CorruptFileError, NotFoundError
+from engine.base.errors import CorruptFileError, FreetokenError, NoRoomError, NotFoundError
 
 MAX_JSON_BYTES = 256 << 20
 
@@ -30,12 +30,23 @@ def open_regular(path: Path) -> int:
             ) from None
         raise NotFoundError(f"{path} is not there.") from None
     except OSError as error:
+        if lack := resource_error(error, f"{path} cannot be opened"):
+            raise lack from None
         remedy = "Check who may read it." if isinstance(error, PermissionError) else ""
         raise CorruptFileError(f"{path} cannot be opened: {os.strerror(error.errno or errno.EIO)}.", remedy) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CorruptFileError(f"{path} is not a regular file.")
     return descriptor
+
+
+def resource_error(error: OSError, what: str) -> FreetokenError | None:
+    """What to raise, with `what` failed, where this process lacks something and the file is not to blame; else None."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return FreetokenError(f"{what}: too many files are open.", "Raise the limit: ulimit -n 4096")
+    if error.errno == errno.ENOMEM:
+        return NoRoomError(f"{what}: memory ran out.", "Close other programs, or raise the limit: ulimit -v unlimited")
+    return None
 
 
 def check_readable(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.base import errors
-from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.base.errors import CorruptFileError, FreetokenError, UnsupportedError
 from engine.files.codecs import CODECS, FORMS, align
 from engine.files.ftw.manifest import sealed
 from engine.files.ftw.opening import open_model
@@ -135,6 +136,20 @@ def test_a_folder_in_place_of_a_file_is_refused(folder: Path) -> None:
     with pytest.raises(CorruptFileError, match="not a regular file") as caught:
         open_model(folder)
     assert "--force" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("call", "number"), [("os.open", errno.EMFILE), ("mmap.mmap", errno.ENOMEM)])
+def test_what_this_process_lacks_is_no_damage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(call, refuse)
+    with pytest.raises(FreetokenError, match=r"too many files|memory ran out") as caught:
+        open_model(folder)
+    assert not isinstance(caught.value, CorruptFileError)
+    assert "ulimit" in caught.value.remedy
 
 
 JSON_VALUES = st.recursive(

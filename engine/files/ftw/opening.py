@@ -20,7 +20,7 @@ from engine.files.ftw.manifest import (
 )
 from engine.files.ftw.manifest_reader import read_manifest
 from engine.files.safetensors_header import read_header
-from engine.files.untrusted import open_regular, read_small_file
+from engine.files.untrusted import open_regular, read_small_file, resource_error
 
 AGAIN = "Convert or pull it again: freetoken pull, or convert, with --force."
 
@@ -120,6 +120,8 @@ def _map(path: Path, size: int) -> memoryview:
         _check_descriptor_size(descriptor, path, size)
         return memoryview(mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
     except OSError as error:
+        if lack := resource_error(error, f"{path} cannot be mapped"):
+            raise lack from None
         raise CorruptFileError(f"{path} cannot be mapped: {error.strerror}.", AGAIN) from None
     finally:
         os.close(descriptor)
