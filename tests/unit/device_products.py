@@ -14,6 +14,7 @@ from engine.device.sim import SimDriver
 from engine.files.codecs import CODECS, FORMS
 from engine.files.ftw.manifest import Shape
 from engine.measure.example_rows import random_rows
+from tests.unit.any_bits import pack_rows
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
@@ -77,7 +78,7 @@ def random_matrix(codec: str, rows: int, cols: int, random: np.random.Generator,
     if extreme:
         _make_extreme(codec, raw, random)
     packed = np.zeros(_native.packed_bytes(codec, rows, cols), np.uint8)
-    _native.pack_rows(codec, raw, cols, packed, packed.size // -(-rows // 16))
+    pack_rows(codec, raw, cols, packed, packed.size // -(-rows // 16))
     return Matrix(codec, rows, cols, packed)
 
 

@@ -15,6 +15,7 @@ from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch, Floats, Ints
 from engine.program.ir import Buffer, Op, Program, State
 from engine.program.native import NativeExecutor
+from tests.unit.any_bits import pack_rows
 
 VOCAB = 40
 Doubles = npt.NDArray[np.float64]
@@ -78,7 +79,7 @@ class Rig:
         rows, cols = self.table.shape
         packed = np.zeros(_native.packed_bytes("f32", rows, cols), np.uint8)
         raw = self.table.view(np.uint8).reshape(rows, -1)
-        _native.pack_rows("f32", raw, cols, packed, len(packed) // -(-rows // 16))
+        pack_rows("f32", raw, cols, packed, len(packed) // -(-rows // 16))
         tensors = {"table": Tensor("f32", rows, cols, memoryview(packed))}
         for i, values in enumerate(self.case.weights):
             if values is not None:

@@ -11,6 +11,7 @@ import pytest
 from engine import _native
 from engine.files.codecs import CODECS
 from engine.program.ir import Program, RopeTable
+from tests.unit.any_bits import pack_rows
 from tests.unit.device_rig import Model, assert_same_bits, sequence
 from tests.unit.native_model import HIDDEN, VOCAB, RandomModel
 
@@ -221,7 +222,7 @@ def packed_f32(values: Floats) -> Any:
 
     rows, cols = values.shape
     out = np.zeros(_native.packed_bytes("f32", rows, cols), np.uint8)
-    _native.pack_rows("f32", values.view(np.uint8), cols, out, len(out) // -(-rows // 16))
+    pack_rows("f32", values.view(np.uint8), cols, out, len(out) // -(-rows // 16))
     return Tensor("f32", rows, cols, memoryview(out))
 
 
