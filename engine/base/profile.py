@@ -185,6 +185,8 @@ def load_profile(path: Path, machine: Machine, uuid: str = "") -> Profile:
     FreetokenError (another machine, other kernels, or a file that cannot be read); each names the remedy.
     """
     remedy = _remedy(uuid)
+    if path.exists() and not path.is_file():  # a pipe would be waited for without end
+        raise CorruptFileError(f"The profile {path} is damaged: it is no regular file.", f"Remove it. {remedy}")
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,12 @@ def test_any_bytes_are_refused_with_one_of_our_errors(data: bytes, cut: int, tmp
     except FreetokenError as error:
         outcome = error.remedy
     assert outcome == PROFILE or "freetoken probe" in str(outcome)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "profile.json")
+    with pytest.raises(CorruptFileError, match="is no regular file"):
+        load_profile(tmp_path / "profile.json", HERE)
 
 
 def test_a_write_that_fails_leaves_the_old_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
