@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from engine.base.errors import CorruptFileError
 from engine.files.codecs import CODECS, FORMS, TILE_ROWS
+from engine.files.conversion.bad_rows import bad_row, unusable
 from engine.files.conversion.gather import Gather
 from engine.files.conversion.plan import Item, Part
 from engine.files.conversion.requantise import Requantiser
@@ -18,10 +17,9 @@ from engine.spec.layout import Matrix, Vector
 Pack = Callable[[str, Bytes, int, Bytes, int], None]
 """Packs raw rows [rows, bytes a row] of `cols` values of a form: tile i starts at byte i * stride of the output.
 
-Raises ValueError for a scale that is no finite number.
+Raises ValueError for a weight or a scale that is no finite number.
 """
 
-_BAD_ROW = re.compile(r"row (\d+)(.*)", re.DOTALL)  # as the packer begins a sentence about a value
 CHUNK_BYTES = 1 << 20  # of raw rows: small enough for the second-level cache
 
 
@@ -77,19 +75,8 @@ def _matrix_bytes(
                     raw, packed_form = requantiser.encode(tensor, form.name, raw, cols, codec), codec
                 pack(packed_form, raw, cols, out.reshape(-1)[turn * tile_bytes :], out.strides[0])
             except ValueError as error:
-                raise _unusable(matrix, start, gather, error) from error
+                row, what = bad_row(error, matrix.name)
+                tensor, there = gather.origin(matrix, start + row)
+                raise unusable(gather.files(matrix), tensor, there, what) from error
             del raw  # before the next is read
         yield out.reshape(-1)
-
-
-def _unusable(matrix: Matrix, start: int, gather: Gather, error: ValueError) -> CorruptFileError:
-    """The error for rows that cannot be packed; `error` counts them from row `start` of the matrix."""
-    bad = _BAD_ROW.fullmatch(str(error))
-    if bad is None:
-        raise AssertionError(f"{matrix.name} was not handed to the packer as planned") from error
-    tensor, row = gather.origin(matrix, start + int(bad[1]))
-    files = " and ".join(dict.fromkeys(str(file.path) for file in gather.files(matrix)))
-    return CorruptFileError(
-        f"{files}: the tensor {tensor} cannot be used: row {row}{bad[2]}.",
-        "Fetch the file again; if it is so in the original, use another checkpoint.",
-    )

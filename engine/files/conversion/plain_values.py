@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.base.errors import CorruptFileError
 from engine.files.codecs import CODECS, FORMS
+from engine.files.conversion.bad_rows import bad_row, unusable
 from engine.files.source_file import Bytes, SourceFile
 from engine.files.sources.tensors import SourceTensor
 
 Values = npt.NDArray[np.float32]
 
-_BAD_ROW = re.compile(r"row (\d+)(.*)", re.DOTALL)  # as the packer begins a sentence about a value
-
 
 def plain_values(form: str, raw: Bytes, cols: int) -> Values:
     """Raw rows [n, ..] of a form as values [n, cols], by way of the packed form that kernels read.
 
-    Raises ValueError, with row and block, for a scale that is no finite number.
+    Raises ValueError, with the row, for a weight or a scale that is no finite number.
     """
     from engine import _native
 
@@ -52,23 +49,14 @@ class PlainTensor:
         return (*self.tensor.files, *(self.order.files if self.order is not None else ()))
 
     def read(self, start: int, stop: int) -> Bytes:
-        """As every tensor. Raises CorruptFileError, with the row, for a scale that is no finite number."""
+        """As every tensor. Raises CorruptFileError, with the row, for a weight or a scale that is none."""
         raw = self.tensor.read(start, stop)
         try:
             values = plain_values(self.tensor.form, raw, self.shape[-1])
         except ValueError as error:
-            raise self._unusable(start, error) from error
+            row, what = bad_row(error, self.name)
+            raise unusable(self.files, self.name, start + row, what) from error
         if self.order is not None:
             stored, values = values, np.empty_like(values)
             values[:, self.order.read(0, 1).reshape(-1).view(np.float32).astype(np.int64)] = stored
         return values.view(np.uint8)
-
-    def _unusable(self, start: int, error: ValueError) -> CorruptFileError:
-        bad = _BAD_ROW.fullmatch(str(error))
-        if bad is None:
-            raise AssertionError(f"{self.name} was not handed to the packer as planned") from error
-        files = " and ".join(dict.fromkeys(str(file.path) for file in self.files))
-        return CorruptFileError(
-            f"{files}: the tensor {self.name} cannot be used: row {start + int(bad[1])}{bad[2]}.",
-            "Fetch the file again; if it is so in the original, use another checkpoint.",
-        )
