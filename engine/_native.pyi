@@ -19,8 +19,9 @@ def packed_bytes(codec: str, rows: int, cols: int) -> int:
 def pack_rows(form: str, raw: NDArray[np.uint8], cols: int, out: memoryview | NDArray[np.uint8], stride: int) -> None:
     """Pack raw rows [rows, bytes a row] of a form (a key of FORMS) into the form's codec.
 
-    Tile i starts at byte `i * stride` of `out`. Raises ValueError for rows or an output of the wrong size, and with row
-    and block for a scale, a row factor or an 8-bit float that is no finite number and for a zero point above 16.
+    Tile i starts at byte `i * stride` of `out`. Raises ValueError for rows or an output of the wrong size, with row
+    and block for a scale, a row factor or an 8-bit float that is no finite number and for a zero point above 16, and
+    with the row for a plain weight that is no finite number.
     """
 
 def encode_rows(form: str, values: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -210,8 +210,8 @@ void turn_runs(const AttentionShape& shape, const uint8_t* const* runs, int coun
 
 // Scores of all rows for positions [begin, end) of the block, rounded out to whole runs: what a row may not see is
 // computed all the same and never used. A block's last positions are there, if unwritten, because pages are whole.
-// Pages are read one after the other, as they lie, and their values fetched meanwhile: read head by head, in pieces of
-// a few KiB, memory gave half of its rate. `turned` holds kRunTile runs of k_stride dimensions.
+// Pages are read one after the other, as they lie, and their values fetched meanwhile: a processor's own prefetchers do
+// not follow a head from page to page, in pieces of a few KiB. `turned` holds kRunTile runs of k_stride dimensions.
 void score_block(const AttentionShape& shape, const BlockRuns& runs, int kv_heads, Visible range, const float* q,
                  int rows, float* turned, float* scores) {
     const int end = (range.end + kLanes - 1) / kLanes;
