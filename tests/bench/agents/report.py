@@ -126,21 +126,20 @@ def table(turns: Sequence[Turn], cold: Sequence[Cold]) -> str:
     ours, theirs = medians(turns, OURS), medians(turns, THEIRS)
     plain, looped = Fitted(ours, cold, by_loop=False), Fitted(ours, cold, by_loop=True)
     lines = [
-        "| turn | prompt | new | reused | first token, s | loops | beyond its prefill | ms a token | loops |"
-        " off the line | llama-server reused | first token, s | loops | ms a token | loops |",
-        "|" + "---|" * 15,
+        "| turn | prompt | new | reused | first token, s | loops | beyond its prefill | in loops | ms a token | loops |"
+        " off the line | in loops | llama-server reused | first token, s | loops | ms a token | loops |",
+        "|" + "---|" * 17,
     ]
     for key, turn in ours.items():
-        departure = looped.departure(key)
         cells = [
             " ".join(key),
             f"{turn.prompt:,.0f}",
             f"{turn.new:,}",
             f"{turn.reused:,.0f}",
             *_times(turn)[:2],
-            f"{looped.excess(key):+.0%}",
+            *(f"{fitted.excess(key):+.0%}" for fitted in (plain, looped)),
             *_times(turn)[2:],
-            "" if departure is None else f"{departure:+.0%}",
+            *("" if (off := fitted.departure(key)) is None else f"{off:+.0%}" for fitted in (plain, looped)),
         ]
         other = theirs.get(key)
         cells += ["", "", "", "", ""] if other is None else [f"{other.reused:,.0f}", *_times(other)]
