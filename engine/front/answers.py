@@ -206,8 +206,9 @@ def room_for_answer(prompt_tokens: int, context: int, max_tokens: int | None) ->
     room = context - prompt_tokens
     if room < 1:
         raise ContextFullError(
-            f"The prompt has {prompt_tokens} tokens and leaves no room for an answer: "
-            f"this model's context here is {context} long, in tokens.",
+            # Agents shorten their conversations when they find "prompt is too long" or "maximum context length is".
+            f"The prompt is too long: its {prompt_tokens} tokens leave no room for an answer. "
+            f"This model's maximum context length is {context} tokens here.",
             "Shorten the prompt, or load the model with a larger --context and --kv.",
         )
     return room if max_tokens is None else min(room, max_tokens)

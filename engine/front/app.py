@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from engine import __version__
@@ -88,10 +88,19 @@ async def _tell(request: Request, error: Exception) -> Response:
 
 async def _tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    reason = HTTPStatus(error.status_code).phrase
-    message = f"{reason}: {request.method} {shortened(request.url.path)}"
-    content = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
-    return JSONResponse(content, status_code=error.status_code, headers=error.headers)
+    status, path = error.status_code, request.url.path
+    message = f"{HTTPStatus(status).phrase}: {request.method} {shortened(path)}"
+    if status == 404:
+        message += _meant(path, request.app.routes)
+    return JSONResponse(dialect_of(path).refusal(status, message), status_code=status, headers=error.headers)
+
+
+def _meant(path: str, routes: Sequence[BaseRoute]) -> str:
+    """Routes that end as `path` does, or that it ends as, as a question: a base URL has a part too many or too few."""
+    asked = path.rstrip("/")
+    known = sorted({route.path for route in routes if isinstance(route, Route)} - {"/"})
+    near = [each for each in known if each.endswith(asked) or asked.endswith(each)] if asked else []
+    return f". Did you mean {' or '.join(near)}?" if near else ""
 
 
 async def _nobody(request: Request, error: Exception) -> Response:

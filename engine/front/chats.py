@@ -47,7 +47,10 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
             form, use.schemas, Part.SAID, parallel=use.parallel, bound=bound, custom=use.custom
         )
     if use.forced is None:
-        grammar = Grammar(asked.grammar, _before_text(text, form, part)) if asked.grammar else None
+        grammar = None
+        if asked.grammar:
+            unless = _begun_call(text, form) if use.schemas is not None else None
+            grammar = Grammar(asked.grammar, _before_text(text, form, part), unless=unless)
         reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar, bound=bound, custom=use.custom)
         return (tuple(prompt.ids), prompt.anchors), reader
     begun = _end_of_thinking(form, part) + forced_beginning(form, use.forced)
@@ -90,6 +93,11 @@ def _before_text(text: Text, form: AnswerFormat, part: Part) -> Spelling | None:
     thought = form.thought
     assert thought is not None
     return text.spelling(thought.region.closes[0] if thought.text is None else thought.text.opens[0])
+
+
+def _begun_call(text: Text, form: AnswerFormat) -> Spelling | None:
+    """What an answer begins with that calls a tool. In channels a call has a header of its own."""
+    return None if form.calls is None else text.spelling(form.calls.region.opens[0], first=True)
 
 
 def _call_grammar(form: AnswerFormat, use: ToolUse, parallel: bool) -> Grammar | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from engine.base.errors import (
@@ -27,7 +28,8 @@ _CODES = {
 
 
 _ANTHROPIC_KINDS = {
-    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     503: "overloaded_error",
@@ -40,6 +42,10 @@ class TooLargeError(UsageError):
 
 class TooSlowError(UsageError):
     """A body that did not come in time."""
+
+
+class EncodedError(UsageError):
+    """A body that is compressed."""
 
 
 class Dialect(Protocol):
@@ -60,6 +66,10 @@ class Dialect(Protocol):
 
     def error(self, error: FreetokenError) -> Json:
         """The body of an error, and the last event of a stream that fails."""
+        ...
+
+    def refusal(self, status: int, message: str) -> Json:
+        """The body of an answer to a request that no interface has read: it has no route, or was not let in."""
         ...
 
 
@@ -87,6 +97,9 @@ class OpenAIDialect:
             }
         }
 
+    def refusal(self, status: int, message: str) -> Json:
+        return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+
 
 class AnthropicDialect:
     """Server-sent events whose names are their types."""
@@ -101,8 +114,12 @@ class AnthropicDialect:
         return self.frame({"type": "ping"})
 
     def error(self, error: FreetokenError) -> Json:
-        kind = _ANTHROPIC_KINDS.get(status_of(error), "api_error")
-        return {"type": "error", "error": {"type": kind, "message": str(error), "remedy": error.remedy}}
+        told = self.refusal(status_of(error), str(error))
+        return {**told, "error": {**told["error"], "remedy": error.remedy}}
+
+    def refusal(self, status: int, message: str) -> Json:
+        kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 class ResponsesDialect(OpenAIDialect):
@@ -133,7 +150,10 @@ class OllamaDialect:
         return b""
 
     def error(self, error: FreetokenError) -> Json:
-        return {"error": str(error)}
+        return self.refusal(status_of(error), str(error))
+
+    def refusal(self, status: int, message: str) -> Json:
+        return {"error": message}
 
 
 OPENAI, RESPONSES = OpenAIDialect(), ResponsesDialect()
@@ -153,6 +173,8 @@ def status_of(error: FreetokenError) -> int:
         return 413
     if isinstance(error, TooSlowError):
         return 408
+    if isinstance(error, EncodedError):
+        return 415
     if isinstance(error, NotFoundError):
         return 404
     if isinstance(error, BusyError | NoRoomError):
@@ -168,3 +190,8 @@ def our_mistake(error: Exception) -> FreetokenError:
 def compact(value: Mapping[str, Any]) -> bytes:
     """JSON in one line."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def stamp(seconds: float) -> str:
+    """A time in Unix seconds as interfaces write it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.front.config import FrontConfig, is_loopback
+from engine.front.dialects import dialect_of
 
 _CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 # What a page may send: the keys and versions of every interface, and what the official clients add of their own.
@@ -55,14 +56,15 @@ class Guard:
         origin = headers.get("origin")
         refusal = self._refusal(headers.getlist("host"), origin)
         if refusal is not None:
-            await _error(403, refusal)(scope, receive, send)
+            await _refused(scope["path"], 403, refusal)(scope, receive, send)
         elif scope["method"] == "OPTIONS" and origin is not None:
             preflight = Response(status_code=204, headers={"Access-Control-Max-Age": "600"})
             preflight.headers["Access-Control-Allow-Methods"] = _CORS_METHODS
             preflight.headers["Access-Control-Allow-Headers"] = _CORS_HEADERS
             await preflight(scope, receive, _allowing(send, origin))
         elif not self._has_key(scope["path"], headers.get("authorization", ""), headers.get("x-api-key", "")):
-            response = _error(401, "The key is missing or wrong. Send it as: Authorization: Bearer KEY")
+            told = "The key is missing or wrong. Send it as: Authorization: Bearer KEY"
+            response = _refused(scope["path"], 401, told)
             response.headers["WWW-Authenticate"] = "Bearer"
             await response(scope, receive, _allowing(send, origin))
         else:
@@ -103,9 +105,8 @@ def host_name(host: str) -> str:
     return match["name"].strip("[]").lower() if match else ""
 
 
-def _error(status: int, message: str) -> JSONResponse:
-    content = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
-    return JSONResponse(content, status_code=status)
+def _refused(path: str, status: int, message: str) -> JSONResponse:
+    return JSONResponse(dialect_of(path).refusal(status, message), status_code=status)
 
 
 def _allowing(send: Send, origin: str | None) -> Send:

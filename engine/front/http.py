@@ -21,7 +21,8 @@ from engine.base.errors import (
     NotFoundError,
     UsageError,
 )
-from engine.front.dialects import OPENAI, Dialect, TooLargeError, TooSlowError, our_mistake
+from engine.front.dialects import OPENAI, Dialect, EncodedError, TooLargeError, TooSlowError, our_mistake
+from engine.front.fields import shortened
 from engine.front.limits import Limits
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ async def read_body(request: Request, read: Callable[[dict[str, Any]], Value]) -
     """What `read` makes of the request's JSON object. It runs in a thread: a long conversation or a hard schema must
     not hold up everybody else's tokens.
 
-    UsageError for anything but an object, TooLargeError and TooSlowError past the bounds, and whatever `read` raises.
+    UsageError for anything but an object, EncodedError for one that is compressed, TooLargeError and TooSlowError past
+    the bounds, and whatever `read` raises.
     """
     limits = _limits(request.scope)
     try:
@@ -48,7 +50,10 @@ async def read_body(request: Request, read: Callable[[dict[str, Any]], Value]) -
 
 
 async def _read(request: Request, most: int) -> bytes:
-    """The body. One that says that it is too long is not waited for."""
+    """The body. One that says that it is too long, or compressed, is not waited for."""
+    coding = request.headers.get("content-encoding") or "identity"
+    if coding.lower() != "identity":
+        raise EncodedError(f"The request's body is encoded as {shortened(coding)}.", "Send it as it is.")
     size, parts = 0, list[bytes]()
     told = request.headers.get("content-length", "")
     if told.isdecimal() and int(told[:20]) > most:
@@ -77,9 +82,9 @@ def _parse(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise UsageError("The request's body is nested too deeply.") from None
     except ValueError as error:
-        raise UsageError(f"The request's body is not JSON: {error}.") from None
+        raise UsageError(f"The request's body is not JSON: {error}.", "Send one JSON object.") from None
     if not isinstance(content, dict):
-        raise UsageError("The request's body is not a JSON object.")
+        raise UsageError("The request's body is not a JSON object.", "Send one.")
     return _whole_characters(content) if b"\\ud" in data.lower() else content
 
 

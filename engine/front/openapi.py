@@ -29,12 +29,13 @@ _REFUSALS = {
     404: "no such model or route",
     408: "the body did not come in time",
     413: "the body is too long",
+    415: "the body is compressed",
     500: "the model failed",
     503: "there is no room at present",
 }
 _REFUSALS_OF_RESIZE = {
     409: "the model is being resized for somebody else",
-    415: "the body is not declared as JSON",
+    415: "the body is compressed, or not declared as JSON",
     507: "it does not fit",
 }
 

@@ -55,6 +55,9 @@ OF_TOOL_CHOICE: Schema = {
     "anyOf": [
         {"enum": ["none", "auto", "required"]},
         *(_kind(kind, **{kind: _object({"name": _NAME})}) for kind in ("function", "custom")),
+        _kind(
+            "allowed_tools", allowed_tools=_object({"mode": {"enum": ["auto", "required"]}, "tools": _some(_OBJECT)})
+        ),
     ]
 }
 OF_RESPONSE_FORMAT: Schema = {

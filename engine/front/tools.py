@@ -7,7 +7,7 @@ import re
 import secrets
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from reprlib import repr as shown
 from typing import Any, Literal
 
@@ -39,6 +39,14 @@ class Offer:
     functions: tuple[Mapping[str, Any], ...] = ()
     custom: frozenset[str] = frozenset()
     grammars: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The names of the only tools that may be called, and whether one of them has to be."""
+
+    names: frozenset[str]
+    required: bool
 
 
 @dataclass(frozen=True)
@@ -114,14 +122,18 @@ def _tool(name: str, value: Any) -> Mapping[str, Any]:
         return as_function(where, function, {} if form is None else fields.mapping(f"{where}.format", form))
     if function.get("parameters") is not None:
         fields.mapping(f"{where}.parameters", function["parameters"])
-    return {"type": "function", "function": {key: item for key, item in function.items() if item is not None}}
+    # `strict` is a wish about grammars, and nothing for a model to read.
+    told = {key: item for key, item in function.items() if item is not None and key != "strict"}
+    return {"type": "function", "function": told}
 
 
 @described(OF_TOOL_CHOICE)
-def tool_choice(name: str, value: Any) -> str | Mapping[str, Any]:
-    """One of three words, or which tool."""
+def tool_choice(name: str, value: Any) -> str | Mapping[str, Any] | Allowed:
+    """One of three words, or which tool, or which of them may be called."""
     if isinstance(value, str) and value in _CHOICES:
         return value
+    if isinstance(value, dict) and value.get("type") == "allowed_tools":
+        return allowed_tools(f"{name}.allowed_tools", value.get("allowed_tools"))
     if isinstance(value, dict) and value.get("type") in ("function", "custom"):
         where = f"{name}.{value['type']}"
         tool = fields.mapping(where, value.get(value["type"]))
@@ -131,9 +143,27 @@ def tool_choice(name: str, value: Any) -> str | Mapping[str, Any]:
     raise FieldError(name, f"{', '.join(_CHOICES)} or a function is expected, not {shown(value)}.")
 
 
-def tool_use(offer: Offer, choice: str | Mapping[str, Any], parallel: bool) -> ToolUse:
+def allowed_tools(name: str, value: Any) -> Allowed:
+    """Which tools may be called. In responses a tool's name stands beside its type."""
+    allowed = fields.mapping(name, value)
+    mode = fields.one_of("auto", "required")(f"{name}.mode", allowed.get("mode"))
+    names = []
+    for index, tool in enumerate(fields.mappings(f"{name}.tools", allowed.get("tools"))):
+        where = f"{name}.tools[{index}]"
+        holder = fields.mapping(where, tool.get("function", tool.get("custom", tool)))
+        names.append(fields.text(f"{where}.name", holder.get("name")))
+    return Allowed(frozenset(names), mode == "required")
+
+
+def tool_use(offer: Offer, choice: str | Mapping[str, Any] | Allowed, parallel: bool) -> ToolUse:
     """What a request wishes, checked: FieldError for a tool that is not offered."""
     offered = offer.functions
+    if isinstance(choice, Allowed):
+        unknown = choice.names - {tool["function"]["name"] for tool in offered}
+        if unknown:
+            raise FieldError("tool_choice", f"no tool is called {shown(min(unknown))}.")
+        some = tuple(tool for tool in offered if tool["function"]["name"] in choice.names)
+        return tool_use(replace(offer, functions=some), "required" if choice.required else "auto", parallel)
     if isinstance(choice, str):
         if choice == "required" and not offered:
             raise FieldError("tool_choice", "a call is required, but there are no tools.")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.base.errors import UnsupportedError
+from engine.base.spelling import LOST
 from engine.worker.grammar_link import GrammarProcess, Next, Vocabulary
 from engine.worker.protocol import Grammar
 
@@ -55,6 +56,8 @@ class Constraint:
         self._key = next(self._keys)
         self._next: Future[Next] = process.call("open", self._key, grammar.text, stop_ids)
         self._spelled = 0  # of the marker that it begins behind
+        self._evaded = LOST if grammar.unless is None else 0  # what is spelled of the marker that does without it
+        self._left = False  # a token of that marker came that the grammar does not allow
 
     @property
     def ready(self) -> bool:
@@ -72,8 +75,9 @@ class Constraint:
         """
         if not self._in_force or self._done:
             return logits
-        bits = np.frombuffer(self._next.result().mask, np.uint8)
-        return np.where(np.unpackbits(bits, count=len(logits), bitorder="little"), logits, np.float32(-np.inf))
+        fits = self._fitting(len(logits))
+        fits[self._evading()] = 1
+        return np.where(fits, logits, np.float32(-np.inf))
 
     def take(self, token: int) -> None:
         """Note the token that came next."""
@@ -81,11 +85,28 @@ class Constraint:
         if marker is not None and self._spelled < marker.length:
             self._spelled = marker.after(self._spelled, token)
         elif not self._done:
-            self._next = self._process.call("take", self._key, token)
+            if self._grammar.unless is not None and self._evaded != LOST:
+                self._left = not self._fitting(token + 1)[token]
+                self._evaded = self._grammar.unless.after(self._evaded, token)
+            if not self._left:
+                self._next = self._process.call("take", self._key, token)
 
     def close(self) -> None:
         """Let the process forget it."""
         self._process.call("close", self._key)
+
+    def _fitting(self, count: int) -> NDArray[np.uint8]:
+        """1 for those of the first `count` tokens that the grammar allows."""
+        if self._left:
+            return np.zeros(count, np.uint8)
+        bits = np.frombuffer(self._next.result().mask, np.uint8)
+        return np.unpackbits(bits, count=count, bitorder="little")
+
+    def _evading(self) -> list[int]:
+        """The tokens that bring the marker nearer that does without the grammar."""
+        if self._grammar.unless is None or self._evaded == LOST:
+            return []
+        return [token for token, spelled in self._grammar.unless.steps.items() if spelled[self._evaded] > self._evaded]
 
     @property
     def _in_force(self) -> bool:
@@ -95,4 +116,6 @@ class Constraint:
     @property
     def _done(self) -> bool:
         """Whether the answer goes on as it likes."""
+        if self._grammar.unless is not None and self._evaded == self._grammar.unless.length:
+            return True
         return self._grammar.then_free and self._next.result().stopped

@@ -19,7 +19,7 @@ from engine.base.units import KvBudget
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -65,12 +65,13 @@ class Grammar:
     """What an answer has to look like, in llguidance's notation.
 
     It holds from the start, or from behind the marker `after`. When it is complete the answer ends, or, with
-    `then_free`, goes on as it likes.
+    `then_free`, goes on as it likes; so does one that begins with the marker `unless` instead.
     """
 
     text: str
     after: Spelling | None = None
     then_free: bool = False
+    unless: Spelling | None = None
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ def _read_sampling(value: dict[str, Any]) -> Sampling:
     bias = {int(token): amount for token, amount in value.pop("logit_bias", {}).items()}
     grammar = value.pop("grammar", None)
     if grammar is not None:
-        after = grammar["after"]
-        grammar = Grammar(**{**grammar, "after": None if after is None else _read_spelling(after)})
+        markers = {name: grammar[name] and _read_spelling(grammar[name]) for name in ("after", "unless")}
+        grammar = Grammar(**{**grammar, **markers})
     thought = value.pop("thought", None)
     return Sampling(
         **value, logit_bias=bias, grammar=grammar, thought=None if thought is None else _read_bound(thought)

@@ -66,6 +66,23 @@ def test_thinking_before_the_answer_is_free(front: RunningFront) -> None:
     check(message.content)
 
 
+def test_a_tool_can_be_called_before_an_answer_of_a_form(front: RunningFront) -> None:
+    """As agents ask that have tools and want their last answer to follow a schema."""
+    call = '<tool_call>\n{"name": "plan", "arguments": {}}\n</tool_call>'
+    options: Any = {"model": "scripted", "max_tokens": 200, "response_format": FORM, "tools": [TOOL]}
+    messages = told(f'{call}]]] [[[{{"city": "Oslo", "days": 3, "sunny": true}} and more')
+    for before in ("", "<think>\nHm.\n</think>\n\n"):
+        effort = {"reasoning_effort": "high"} if before else {}
+        asked = [{**messages[0], "content": messages[0]["content"].replace("[[[", f"[[[{before}")}]
+        choice = front.openai.chat.completions.create(messages=asked, **options, **effort).choices[0]
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.tool_calls is not None
+        (called,) = choice.message.tool_calls
+        result = {"role": "tool", "tool_call_id": called.id, "content": "made"}
+        asked += [choice.message, result]
+        check(front.openai.chat.completions.create(messages=asked, **options, **effort).choices[0].message.content)
+
+
 def test_the_same_over_the_other_interfaces(front: RunningFront) -> None:
     body: dict[str, Any] = {"model": "fake", "max_output_tokens": 300, "input": "x"}
     form = {"type": "json_schema", "name": "city", "schema": CITY}

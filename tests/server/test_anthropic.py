@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import httpx
 import pytest
+from pydantic import BaseModel
 
-from tests.server.running_front import RunningFront
+from tests.server.running_front import FAKE_MODELS, RunningFront
 
 PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 WEATHER: Any = {
@@ -165,6 +166,8 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": "1024"}}, "thinking.budget_tokens"),
         ({"temperature": "hot"}, "temperature"),
         ({"stop_sequences": [1]}, "stop_sequences"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ],
 )
 def test_a_bad_member_is_named(front: RunningFront, change: dict[str, Any], said: str) -> None:
@@ -179,5 +182,31 @@ def test_a_bad_member_is_named(front: RunningFront, change: dict[str, Any], said
 def test_errors_are_those_of_the_client(front: RunningFront) -> None:
     with pytest.raises(anthropic.NotFoundError):
         client(front).messages.create(model="nobody", max_tokens=5, messages=told("x"))
-    with pytest.raises(anthropic.BadRequestError, match="leaves no room"):
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long: its 5"):
         client(front).messages.create(model="fake", max_tokens=5, messages=told("x" * 5_000))
+
+
+class Pet(BaseModel):
+    """What an answer is to be."""
+
+    kind: Literal["cat", "dog"]
+    age: int | None
+
+
+def test_an_answer_follows_the_schema_that_the_client_makes_of_a_class(front: RunningFront) -> None:
+    """The fake's logits are noise."""
+    options: Any = {"model": "fake", "max_tokens": 300, "messages": told("x")}
+    assert isinstance(client(front).messages.parse(**options, output_format=Pet).parsed_output, Pet)
+    older = {"output_format": {"type": "json_schema", "schema": Pet.model_json_schema()}}
+    message = client(front).messages.create(**options, extra_body=older)
+    (block,) = message.content
+    assert block.type == "text"
+    Pet.model_validate_json(block.text)
+
+
+def test_models_are_listed(front: RunningFront) -> None:
+    listed = {model.id: model for model in client(front).models.list()}
+    assert sorted(listed) == sorted(FAKE_MODELS)
+    model = client(front).models.retrieve("fake")
+    assert (model.type, model.display_name, model.created_at) == ("model", "fake", listed["fake"].created_at)
+    assert model.created_at.timestamp() > 0

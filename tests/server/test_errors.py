@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from typing import Any
@@ -236,3 +237,32 @@ def test_unknown_routes_and_methods(front: RunningFront) -> None:
     assert httpx.get(f"{front.url}/v1/chat/completions").status_code == 405
     assert httpx.post(f"{front.url}/control/ps").status_code == 404, "control must not be on the TCP port"
     assert httpx.post(f"{front.url}/control/shutdown", json={}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/api/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/v1/api/chat", "/api/chat"),
+        ("/completions/", "/v1/chat/completions or /v1/completions"),
+    ],
+)
+def test_a_base_url_with_a_part_too_many_or_too_few_is_seen(front: RunningFront, path: str, meant: str) -> None:
+    assert f"{path}. Did you mean {meant}?" in httpx.post(f"{front.url}{path}", json={}).text
+
+
+def test_what_is_not_there_is_told_in_the_words_of_each_interface(front: RunningFront) -> None:
+    assert httpx.post(f"{front.url}/api/embed", json={}).json() == {"error": "Not Found: POST /api/embed"}
+    told = httpx.post(f"{front.url}/v1/messages/batches", json={}).json()
+    error = {"type": "not_found_error", "message": "Not Found: POST /v1/messages/batches"}
+    assert told == {"type": "error", "error": error}
+
+
+def test_a_compressed_body_is_415(front: RunningFront) -> None:
+    headers = {"Content-Encoding": "gzip"}
+    content = gzip.compress(json.dumps(GOOD).encode())
+    response = httpx.post(f"{front.url}/v1/chat/completions", content=content, headers=headers)
+    assert response.status_code == 415
+    assert "gzip" in response.json()["error"]["message"]

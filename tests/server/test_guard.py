@@ -127,6 +127,12 @@ def test_a_wrong_key_of_anthropics_clients_is_401() -> None:
         assert ask(PUBLIC, {"host": "whatever.example", "x-api-key": given}).status_code == 401
 
 
+def test_refusals_are_in_the_words_of_each_interface() -> None:
+    chat, message = (ask(PUBLIC, {"host": "x"}, path=path).json() for path in ("/api/chat", "/v1/messages"))
+    assert chat["error"].startswith("The key is missing")
+    assert (message["type"], message["error"]["type"]) == ("error", "authentication_error")
+
+
 def test_on_a_public_address_a_page_of_the_same_host_may_ask() -> None:
     headers = {"host": "box.example:8642", "authorization": "Bearer secret"}
     assert ask(PUBLIC, {**headers, "origin": "http://box.example:8642"}).text == "inside"

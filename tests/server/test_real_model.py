@@ -24,7 +24,7 @@ from engine.spec.schema import Spec
 from engine.text.text import Text
 from tests.bench.random_moe import Codecs, random_moe
 from tests.bench.shapes import Shape
-from tests.server.running_front import RunningFront, start_front, write_text_files
+from tests.server.running_front import TEMPLATE, RunningFront, start_front, write_text_files
 from tests.unit.fake_executor import VOCAB
 
 SHAPE = Shape(
@@ -192,3 +192,5 @@ def test_ollamas_client_lists_and_shows_a_real_model(real: RunningFront, model_s
     assert shown.modelinfo is not None
     assert shown.modelinfo["qwen3_moe.context_length"] > 0
     assert shown.capabilities == ["completion"]
+    assert shown.template == TEMPLATE
+    assert shown.modified_at == listed.modified_at

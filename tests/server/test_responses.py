@@ -157,3 +157,35 @@ def test_a_bad_member_is_named(front: RunningFront, change: dict[str, Any], said
     response = httpx.post(f"{front.url}/v1/responses", json={"model": "scripted", "input": "x", **change})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == said
+
+
+def test_a_conversation_goes_on_from_items_that_it_refers_to(front: RunningFront) -> None:
+    """As Vercel's AI SDK sends them, for it takes every response to be stored."""
+    first = ask(front, f"<think>\nHm.\n</think>\n\n{PARIS}", tools=[WEATHER])
+    call = first.output[-1]
+    assert call.type == "function_call"
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "[[[Good.]]]"}
+    referred = [{"type": "item_reference", "id": item.id} for item in first.output]
+    items = [{"role": "user", "content": "x"}, *referred, output]
+    sent = [{"role": "user", "content": "x"}, *[item.model_dump() for item in first.output], output]
+    second, same = ask(front, items, tools=[WEATHER]), ask(front, sent, tools=[WEATHER])
+    assert second.output_text == same.output_text == "Good."
+    assert second.usage is not None
+    assert same.usage is not None
+    assert second.usage.input_tokens == same.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match=r"input\[2\]\.id: this item is in the conversation"):
+        ask(front, [*referred, *referred])
+    front.openai.responses.delete(first.id)
+    with pytest.raises(openai.BadRequestError, match=r"input\[1\]\.id: there is no such item"):
+        ask(front, items)
+
+
+def test_tools_that_are_not_allowed_are_left_out(front: RunningFront) -> None:
+    now = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
+    only = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "get_weather"}]}
+    usages = [
+        ask(front, PARIS, tools=tools, tool_choice=choice).usage
+        for tools, choice in (([WEATHER, now], only), ([WEATHER], "auto"), ([WEATHER, now], "auto"))
+    ]
+    allowed, alone, both = (usage.input_tokens for usage in usages if usage is not None)
+    assert allowed == alone < both

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
@@ -177,3 +178,26 @@ def test_the_statistics_count_what_was_said(front: RunningFront) -> None:
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(PARIS) + 1
     assert json.loads(functions(answer.choices[0].message)[0][1]) == {"city": 'Paris, "74"'}
+
+
+def prompt_tokens(front: RunningFront, tools: list[Any], **options: Any) -> int:
+    options = {"model": "scripted", "messages": told(CALL_NOW), "tools": tools, **options}
+    usage = front.openai.chat.completions.create(**options).usage
+    assert usage is not None
+    return int(usage.prompt_tokens)
+
+
+def test_tools_that_are_not_allowed_are_left_out(front: RunningFront) -> None:
+    only_now = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "now"}}]}
+    allowed = {"type": "allowed_tools", "allowed_tools": only_now}
+    assert prompt_tokens(front, TOOLS, tool_choice=allowed) == prompt_tokens(front, [NOW]) < prompt_tokens(front, TOOLS)
+    required = {"type": "allowed_tools", "allowed_tools": {**only_now, "mode": "required"}}
+    message, _ = ask(front, CALL_NOW, tools=TOOLS, tool_choice=required)
+    assert functions(message) == [("now", "{}")]
+    with pytest.raises(openai.BadRequestError, match="no tool is called 'now'"):
+        ask(front, CALL_NOW, tools=[WEATHER], tool_choice=required)
+
+
+def test_the_model_does_not_read_that_a_tool_is_strict(front: RunningFront) -> None:
+    strict = {"type": "function", "function": {"name": "now", "strict": True}}
+    assert prompt_tokens(front, [strict]) == prompt_tokens(front, [NOW])

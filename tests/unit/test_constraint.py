@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from engine.base.errors import FreetokenError, UnsupportedError, UsageError
-from engine.base.spelling import Spelling
+from engine.base.spelling import LOST, Spelling
 from engine.worker.constraint import Constraint, Grammars
 from engine.worker.protocol import Grammar
 from tests.server.running_front import IM_END, eventually, make_tokenizer
 from tests.unit.fake_executor import VOCAB
 
 TOKENIZER = make_tokenizer()
-A, B, C, X = (TOKENIZER.encode(character).ids[0] for character in "abcx")
+A, B, C, X, SPACE = (TOKENIZER.encode(character).ids[0] for character in "abcx ")
 
 
 @pytest.fixture
@@ -62,6 +62,24 @@ def test_a_grammar_begins_and_ends_where_it_is_told_to(grammars: Grammars) -> No
     for token in (C, X, X):
         assert len(allowed(constraint)) == VOCAB
         constraint.take(token)
+
+
+def test_an_answer_may_begin_with_a_marker_instead_of_its_grammar(grammars: Grammars) -> None:
+    """The marker is "xc". Space before it is what the grammar allows, and no more."""
+    marker = Spelling(2, {X: (1, LOST), C: (LOST, 2), SPACE: (0, LOST)}, first=True)
+    grammar = Grammar('start: / /? "ab"', unless=marker)
+    kept = grammars.constraint(grammar, (IM_END,))
+    assert allowed(kept) == {SPACE, A, X}
+    kept.take(SPACE)
+    assert allowed(kept) == {A, X}
+    kept.take(A)
+    assert allowed(kept) == {B}
+    left = grammars.constraint(grammar, (IM_END,))
+    left.take(X)
+    assert allowed(left) == {C}
+    for token in (C, A, X):
+        left.take(token)
+        assert len(allowed(left)) == VOCAB
 
 
 def test_what_cannot_be_followed_is_said_and_nobody_else_suffers(grammars: Grammars, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ spelling = st.builds(Spelling, st.integers(1, 9), steps, st.booleans())
 spellings = st.lists(spelling, max_size=2).map(tuple)
 sampling = st.builds(
     Sampling,
-    grammar=st.none() | st.builds(Grammar, st.text(), st.none() | spelling, st.booleans()),
+    grammar=st.none() | st.builds(Grammar, st.text(), st.none() | spelling, st.booleans(), st.none() | spelling),
     thought=st.none() | st.builds(ThoughtBound, st.integers(0, 99), spellings, spellings, ids, st.booleans(), ids),
     temperature=finite,
     seed=st.integers(-(2**63), 2**64),

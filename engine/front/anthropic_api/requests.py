@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
+from engine.front.answer_forms import response_format
 from engine.front.asked import ChatAsked, ThoughtBudget, values_of
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import thinking_variables, thought_budget
@@ -24,6 +25,7 @@ MESSAGES = {
     "tool_choice": Field(fields.mapping, {}),
     "tools": Field(fields.mappings, ()),
     "output_config": Field(fields.mapping, {}),
+    "output_format": Field(fields.mapping, {}),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
 
@@ -54,6 +56,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> ChatAsked:
         template_values=_thinking(values["thinking"], values["output_config"]),
         tools=_tool_use(offer, values["tool_choice"]),
         budget=_budget(values["thinking"]),
+        grammar=_grammar(values, prefill),
         prefill=prefill,
         ignored=(*(fields.shortened(name) for name in body if name not in known), *server_tools),
     )
@@ -161,6 +164,16 @@ def _prefill(message: Mapping[str, Any]) -> str:
     if message.get("tool_calls"):
         raise FieldError("messages", "the last message calls a tool.", "Send what the tool gave back after it.")
     return str(message["content"]).rstrip()
+
+
+def _grammar(values: Mapping[str, Any], prefill: str) -> str:
+    """The form that an answer is to have: a member of `output_config`, which once stood by itself."""
+    nested = values["output_config"].get("format")
+    name, form = ("output_format", values["output_format"]) if nested is None else ("output_config.format", nested)
+    grammar = response_format(name, form)
+    if grammar and prefill:
+        raise FieldError(name, "the last message begins the answer.", "Leave out one of both.")
+    return grammar
 
 
 def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[Offer, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from typing import Any
 from engine.base.errors import FreetokenError
 from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.ftw.opening import open_model
+from engine.text.folder import read_text_files
 from engine.text.text import Text
 
 
@@ -29,6 +30,14 @@ def details(folder: Path) -> Mapping[str, Any]:
 def digest(folder: Path) -> str:
     """Of the manifest, which has the hashes of all weights."""
     return hashlib.sha256((folder / MANIFEST_NAME).read_bytes()).hexdigest()
+
+
+def template(folder: Path) -> str:
+    """The chat template, in which clients look for tools; it is Jinja's, not Go's. "" for a model without one."""
+    try:
+        return read_text_files(folder).templates.get("default", "")
+    except FreetokenError:
+        return ""
 
 
 def capabilities(folder: Path) -> list[str]:

@@ -13,15 +13,17 @@ from starlette.routing import Route
 
 from engine import __version__
 from engine.files.ftw.opening import open_model
+from engine.files.space import measure
 from engine.files.store import READY
 from engine.front.answering import folder_of, jobs_of, respond, use
 from engine.front.asked import ChatAsked
 from engine.front.chats import chat_prompt
+from engine.front.dialects import stamp
 from engine.front.http import read_body, while_connected
 from engine.front.loaded import Loaded
-from engine.front.ollama_api.models import capabilities, details, digest
+from engine.front.ollama_api.models import capabilities, details, digest, template
 from engine.front.ollama_api.requests import Keeping, RawAsked, read_chat, read_generate, read_name
-from engine.front.ollama_api.shape import OllamaShape, stamp
+from engine.front.ollama_api.shape import OllamaShape
 from engine.front.supervisor import Supervisor, Wish
 
 
@@ -83,9 +85,10 @@ class Ollama:
             {
                 "modelfile": "",
                 "parameters": "",
-                "template": "",
+                "template": await asyncio.to_thread(template, folder),
                 "details": await asyncio.to_thread(details, folder),
                 "model_info": info,
+                "modified_at": stamp((await asyncio.to_thread(measure, folder))[1]),
                 "capabilities": await asyncio.to_thread(capabilities, folder),
             }
         )

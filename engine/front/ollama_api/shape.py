@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from engine.front.answers import Piece, Tally
-from engine.front.dialects import OLLAMA, Dialect, Json
+from engine.front.dialects import OLLAMA, Dialect, Json, stamp
 from engine.front.gathered import gathered
 from engine.front.tools import call_id
 from engine.text.formats.pieces import Call, CallGatherer
@@ -80,11 +79,6 @@ class OllamaShape:
             "eval_duration": int(tally.decode_seconds * _NANO),
             "statistics": tally.statistics(),
         }
-
-
-def stamp(seconds: float) -> str:
-    """A time as their interface writes it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _reason(reason: str) -> str:

@@ -153,8 +153,8 @@ COMPLETION = {
 # Hints to a hosted service; nothing here depends on them.
 IGNORED = frozenset({
     "user", "store", "metadata", "service_tier", "function_call", "prediction",
-    "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "verbosity",
-    "web_search_options",
+    "safety_identifier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "moderation", "verbosity", "web_search_options",
 })  # fmt: skip
 
 

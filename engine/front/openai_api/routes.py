@@ -16,6 +16,7 @@ from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.front.answering import folder_of, jobs_of, respond, use
 from engine.front.asked import ChatAsked
 from engine.front.chats import PromptIds, chat_prompt
+from engine.front.dialects import stamp
 from engine.front.http import naming_ignored, read_body, while_connected
 from engine.front.loaded import Loaded
 from engine.front.openai_api.requests import CompletionAsked, read_chat, read_completion
@@ -43,7 +44,9 @@ class OpenAI:
         for name in await asyncio.to_thread(self._supervisor.store.names):
             with suppress(NotFoundError, FileNotFoundError):  # removed a moment ago
                 data.append(self._model_json(name))
-        return JSONResponse({"object": "list", "data": data})
+        # Anthropic's clients ask here too, and read the members behind `data`.
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+        return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
     async def model(self, request: Request) -> Response:
         """One model of the store."""
@@ -60,8 +63,10 @@ class OpenAI:
         return await while_connected(request, self._completion(asked))
 
     def _model_json(self, name: str) -> dict[str, Any]:
+        """A model in the words of OpenAI's interface, and of Anthropic's."""
         created = int((folder_of(self._supervisor, name) / MANIFEST_NAME).stat().st_mtime)
-        return {"id": name, "object": "model", "created": created, "owned_by": "local"}
+        theirs = {"type": "model", "display_name": name, "created_at": stamp(created)}
+        return {"id": name, "object": "model", "created": created, "owned_by": "local", **theirs}
 
     async def _chat(self, asked: ChatAsked) -> Response:
         async with AsyncExitStack() as stack:

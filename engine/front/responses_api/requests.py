@@ -14,7 +14,7 @@ from engine.front.asked import ChatAsked, values_of
 from engine.front.custom_tools import call_of
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
-from engine.front.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
+from engine.front.tools import Offer, ToolUse, allowed_tools, tool_use, tools, with_names_of_tools
 
 Messages = tuple[Mapping[str, Any], ...]
 
@@ -186,6 +186,8 @@ def _tool_use(offer: Offer, values: Mapping[str, Any]) -> ToolUse:
     choice, parallel = values["tool_choice"], values["parallel_tool_calls"]
     if isinstance(choice, str) and choice in ("none", "auto", "required"):
         return tool_use(offer, choice, parallel)
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return tool_use(offer, allowed_tools("tool_choice", choice), parallel)
     if isinstance(choice, dict) and choice.get("type") in _TOOLS:
         return tool_use(offer, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
     raise FieldError("tool_choice", f"none, auto, required or a tool is expected, not {shown(choice)}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -36,7 +37,7 @@ class Responses:
 
     async def create(self, request: Request) -> Response:
         """A response."""
-        asked = await read_body(request, lambda body: read_response(body, self._before(previous_id(body))))
+        asked = await read_body(request, self._read)
         return await while_connected(request, self._create(asked))
 
     async def get(self, request: Request) -> Response:
@@ -52,6 +53,10 @@ class Responses:
         if not self._stored.remove(identity):
             raise HTTPException(404)
         return JSONResponse({"id": identity, "object": "response", "deleted": True})
+
+    def _read(self, body: dict[str, Any]) -> ResponseAsked:
+        whole = {**body, "input": self._stored.with_items(body.get("input"))}
+        return read_response(whole, self._before(previous_id(body)))
 
     def _before(self, previous: str | None) -> Messages:
         """The conversation that a response of that id ended."""

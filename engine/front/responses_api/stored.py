@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.front import fields
 from engine.front.custom_tools import call_of
+from engine.front.fields import FieldError
 from engine.front.responses_api.requests import Messages
 
 MOST_RESPONSES = 512
@@ -29,6 +31,7 @@ class StoredResponses:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Stored] = OrderedDict()
+        self._items: dict[str, Mapping[str, Any]] = {}  # of their outputs
         self._bytes = 0
 
     def get(self, identity: str) -> Stored | None:
@@ -41,14 +44,42 @@ class StoredResponses:
         stored = Stored(response, told, len(json.dumps([response, told])))
         self._kept[response["id"]] = stored
         self._bytes += stored.size
+        self._items |= {item["id"]: item for item in response["output"]}
         while len(self._kept) > MOST_RESPONSES or (self._bytes > MOST_BYTES and len(self._kept) > 1):
-            self._bytes -= self._kept.popitem(last=False)[1].size
+            self.remove(next(iter(self._kept)))
 
     def remove(self, identity: str) -> bool:
         """Whether there was one."""
         stored = self._kept.pop(identity, None)
-        self._bytes -= 0 if stored is None else stored.size
-        return stored is not None
+        if stored is None:
+            return False
+        self._bytes -= stored.size
+        for item in stored.response["output"]:
+            del self._items[item["id"]]
+        return True
+
+    def with_items(self, given: Any) -> Any:
+        """The `input` of a request, with the items that it refers to by their ids. FieldError for an unknown id."""
+        if not isinstance(given, list):
+            return given
+        told, referred = [], set[str]()
+        for index, item in enumerate(given):
+            if isinstance(item, dict) and item.get("type") == "item_reference":
+                name = f"input[{index}].id"
+                identity = fields.text(name, item.get("id"))
+                if identity in referred:  # few bytes must not become many
+                    raise FieldError(name, "this item is in the conversation already.", "Refer to it once.")
+                referred.add(identity)
+                told.append(self._item(name, identity))
+            else:
+                told.append(item)
+        return told
+
+    def _item(self, name: str, identity: str) -> Mapping[str, Any]:
+        found = self._items.get(identity)
+        if found is None:
+            raise FieldError(name, "there is no such item.", "It was not stored, or long ago: send the item itself.")
+        return found
 
 
 def _said(response: Mapping[str, Any]) -> Messages:
