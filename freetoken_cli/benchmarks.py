@@ -10,8 +10,8 @@ from engine.base.units import MIB, format_duration, format_size
 from engine.files.untrusted import read_small_file
 from engine.measure.record_trace import Recorded
 from freetoken_cli.chat import split_text
-from freetoken_cli.output import Column, Output, pad
-from freetoken_cli.terminal import styled
+from freetoken_cli.output import Column, Output
+from freetoken_cli.terminal import printable
 
 MOST_TEXT = 64 * MIB  # of prompts in a file
 COLUMNS = (
@@ -33,12 +33,8 @@ def print_bench(result: dict[str, Any], output: Output) -> None:
         for row in rows:
             output.line(f"{row['test']} {row['rate']}")
         return
-    cells = [[row[column.key] for column in COLUMNS] for row in rows]
-    lines = pad([[column.title for column in COLUMNS], *cells], COLUMNS)
-    output.line(f"{result['model']} on {_place(result)}")
-    output.line(styled(lines[0], "1", output.colour_out))
-    for line in lines[1:]:
-        output.line(line)
+    output.line(f"{printable(result['model'])} on {_place(result)}")
+    output.table(COLUMNS, rows)
     read = result["read"]
     output.line(f"read bandwidth {read['median']:.1f} GB/s ({read['low']:.1f}-{read['high']:.1f})")
     output.line(f"load {format_duration(result['load_seconds'])}")
@@ -61,12 +57,6 @@ def print_recorded(recorded: Recorded, path: str, output: Output) -> None:
 
 def print_routing(result: dict[str, Any], output: Output) -> None:
     """Hits and misses of a trace, and how fast random weights of its shape ran."""
-    if output.as_json:
-        output.document(result)
-        return
-    if output.quiet:
-        output.line(f"{result['tokens_per_second']:.1f}")
-        return
     shape, trace = result["shape"], result["trace"]
     rows = [
         ("trace", f"{trace['file']}: {trace['model']}, {trace['origin']}"),
@@ -80,9 +70,7 @@ def print_routing(result: dict[str, Any], output: Output) -> None:
         *(_expert_rows(result) if result["hit_rate"] is not None else []),
         ("speed", f"{result['tokens_per_second']:.1f} tokens/s, of these small experts"),
     ]
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        output.line(f"{label:<{width}}  {value}")
+    output.facts(result, rows, name=f"{result['tokens_per_second']:.1f}")
 
 
 def read_texts(path: Path) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from importlib import metadata
 
 from engine.base.config import read_config_file, resolve
 from engine.base.errors import FreetokenError
+from engine.base.gpu import missing_for_cuda
 from engine.base.hardware import Hardware
 from engine.base.paths import Paths
 from engine.base.units import GIB, format_size
@@ -91,7 +92,10 @@ def check_memlock(around: Surroundings) -> Finding:
 
 
 def check_devices(around: Surroundings) -> Finding:
-    return Finding("devices", OK, "cpu, and sim (a GPU simulated in memory); no GPU that freetoken can use")
+    missing = missing_for_cuda()
+    if missing is None:
+        return Finding("devices", OK, "cpu, cuda, and sim (a GPU simulated in memory)")
+    return Finding("devices", OK, f"cpu, and sim (a GPU simulated in memory); not cuda: {missing.reason}")
 
 
 def check_disk(around: Surroundings) -> Finding:

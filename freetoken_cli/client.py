@@ -114,6 +114,11 @@ class Front:
         answer = call(self.socket, "GET", "/control/ps", timeout=CONTROL_SECONDS)
         return [ModelState.from_json(table) for table in answer["models"]]
 
+    def in_use(self) -> tuple[set[str], set[str]]:
+        """Names of models that are loaded, and of those that are being loaded."""
+        answer = call(self.socket, "GET", "/control/ps", timeout=CONTROL_SECONDS)
+        return {table["name"] for table in answer["models"]}, set(answer["loading"])
+
     def resize(self, model: str, kv: KvBudget | None, experts: ExpertRoom | None) -> Mapping[str, Any]:
         """Move memory of a loaded model: `before`, `after`, `seconds`, `notes`."""
         body: dict[str, Any] = {"model": model}

@@ -8,7 +8,14 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NotFoundError, UsageError
+from engine.base.errors import (
+    CorruptFileError,
+    DoesNotFitError,
+    FreetokenError,
+    NotFoundError,
+    UsageError,
+    is_disk_full,
+)
 from engine.files.untrusted import read_small_file
 from freetoken_cli.chat import Message
 
@@ -51,7 +58,7 @@ class Conversation:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            full = is_disk_full(error)
             raise (DoesNotFitError if full else FreetokenError)(
                 f"The conversation is not saved: {path} cannot be written: {os.strerror(error.errno or errno.EIO)}.",
                 "Free some space, or choose another place." if full else "Choose another place: /save FILE",

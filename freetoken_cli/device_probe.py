@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import FreetokenError, UsageError
+from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.base.profile import Profile, Rate, SharedRun
 from engine.device.driver import Driver
@@ -16,7 +16,7 @@ from engine.experts.sharing import distance_of_eq2, eq2_seconds, fit_timing
 from engine.experts.split import fraction
 from engine.measure.probe import ExpertShape
 from freetoken_cli.chart import Bar, draw
-from freetoken_cli.replay_plot import check_target
+from freetoken_cli.plots import check_target, new_figure, save
 
 _SIM_MEMORY = 1 << 30
 _MOST_BYTES = 512 << 20  # of records, beyond what caches hold
@@ -80,7 +80,7 @@ def device_lines(profile: Profile, unicode: bool) -> list[str]:
     """B_P by size of records, the curve of both branches over q, and the split that it implies, for people."""
     found = conclusions(profile)
     simulated = " (simulated: fills are copies in this machine's memory, no GPU)" if _simulated(profile) else ""
-    rates = [Bar(f"{entry.record_bytes:,} bytes", _rate(entry.rate), entry.rate.median) for entry in profile.links]
+    rates = [Bar(f"{entry.record_bytes:,} bytes", rate_text(entry.rate), entry.rate.median) for entry in profile.links]
     runs, said = curve(profile)
     steps = [
         Bar(f"{run.fills} of {run.misses}", _step(run, formula), max(run.fill_seconds, run.cpu_seconds))
@@ -117,7 +117,8 @@ def _simulated(profile: Profile) -> bool:
     return profile.uuid.startswith("SIM-")
 
 
-def _rate(rate: Rate) -> str:
+def rate_text(rate: Rate) -> str:
+    """The median and the range."""
     return f"{rate.median:.1f} ({rate.low:.1f}-{rate.high:.1f})"
 
 
@@ -134,18 +135,14 @@ def check_plot(file: str, device: str) -> Path:
     """Refuse a drawing that could not be made, before anything is measured."""
     if device == "cpu":
         raise UsageError("--plot draws fills beside experts, and the cpu has no fills.", "Add --device sim or cuda.")
-    return check_target(Path(file))
+    return check_target(file)
 
 
 def draw_curve(profile: Profile, path: Path) -> None:
     """Time of a step over how many misses are filled: both branches, and Eq. 2."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     runs, said = curve(profile)
     fills = [run.fills for run in runs]
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 4.2)
     axes = figure.add_subplot()
     axes.plot(fills, [run.fill_seconds * 1e6 for run in runs], "o-", label="fills")
     axes.plot(fills, [run.cpu_seconds * 1e6 for run in runs], "s-", label="experts on the CPU")
@@ -157,9 +154,4 @@ def draw_curve(profile: Profile, path: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise FreetokenError(
-            f"The plot could not be written to {path}: {error.strerror}.", "Choose another place: --plot FILE"
-        ) from error
+    save(figure, path)

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import typer
 
-from engine.base.errors import FreetokenError
+from engine.base.errors import FreetokenError, is_disk_full
 from freetoken_cli.helppage import UsageException
 from freetoken_cli.interrupts import Interrupted
 from freetoken_cli.terminal import harmless, may_colour, styled
@@ -82,7 +82,7 @@ def _usage(error: BaseException) -> tuple[str, str, int]:
 def _os_error(error: OSError) -> tuple[str, str, int]:
     """Failures of the system that name a file or a resource rather than a mistake of ours."""
     where = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_disk_full(error):
         return f"The disk is full{where}.", "Free some space and run the command again; it goes on where it stopped.", 4
     if error.errno == errno.EMFILE:
         return "Too many files are open.", "Raise the limit: ulimit -n 4096", 1

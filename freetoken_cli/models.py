@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 
@@ -14,13 +13,11 @@ from freetoken_cli.helppage import did_you_mean
 from freetoken_cli.output import Output
 
 
-def complete_names(incomplete: str) -> list[str]:
-    """What a shell completes a model's name to: names in the store, and those of the catalogue that run."""
+def names_to_pull() -> list[str]:
+    """Names of the catalogue that this release runs."""
     from engine.files.pulling.catalogue import read_catalogue
 
-    paths = Paths.from_environment(os.environ)
-    names = {*Store(paths.store).names(), *(model.name for model in read_catalogue().values() if model.runs)}
-    return sorted(name for name in names if name.startswith(incomplete))
+    return [model.name for model in read_catalogue().values() if model.runs]
 
 
 def ensure_model(paths: Paths, what: str, output: Output, yes: bool = False) -> str:

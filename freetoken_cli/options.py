@@ -12,10 +12,21 @@ from engine.base.paths import Paths
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """What a shell completes a model's name to."""
-    from freetoken_cli.models import complete_names
+    """What a shell completes a model's name to: models of the store, and those of the catalogue that run."""
+    from freetoken_cli.models import names_to_pull
 
-    return complete_names(incomplete)
+    return sorted(name for name in {*_stored(), *names_to_pull()} if name.startswith(incomplete))
+
+
+def complete_stored(incomplete: str) -> list[str]:
+    """What a shell completes the name of a model to that has to be there already."""
+    return [name for name in _stored() if name.startswith(incomplete)]
+
+
+def _stored() -> list[str]:
+    from engine.files.store import Store
+
+    return Store(paths().store).names()
 
 
 def _setting(name: str, metavar: str) -> Any:
@@ -35,10 +46,11 @@ def quiet(help: str) -> Any:
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.", autocompletion=complete_model)]
+Stored = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.", autocompletion=complete_stored)]
 Folder = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A model's name, or the path of an FTW folder.", autocompletion=complete_model
+        metavar="MODEL", help="A model's name, or the path of an FTW folder.", autocompletion=complete_stored
     ),
 ]
 

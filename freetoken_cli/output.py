@@ -69,9 +69,13 @@ class Output:
             for record in records:
                 self.line(printable(str(record[name])))
         else:
-            cells = [[printable(column.show(record[column.key])) for column in columns] for record in records]
-            for number, row in enumerate(pad([[column.title for column in columns], *cells], columns)):
-                self.line(styled(row, "1", self.colour_out) if number == 0 else row)
+            self.table(columns, records)
+
+    def table(self, columns: Sequence[Column], records: Sequence[Record]) -> None:
+        """Print `records` in padded columns under their titles."""
+        cells = [[printable(column.show(record[column.key])) for column in columns] for record in records]
+        for number, row in enumerate(pad([[column.title for column in columns], *cells], columns)):
+            self.line(styled(row, "1", self.colour_out) if number == 0 else row)
 
     def facts(self, document: Record, rows: Sequence[tuple[str, str]], name: str = "") -> None:
         """Print one thing: its `document` as JSON, or `name` alone when quiet, or `rows` of label and value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from freetoken_cli.sessions import SavedSession
 @dataclass
 class Session:
     """What a REPL holds between two lines. `think` None leaves thinking to the model's own template; `saved` is the
-    folder of named sessions."""
+    folder of named sessions, `own` the one that is gone on with, which is held."""
 
     chat: Chat
     output: Output
     conversation: Conversation
     sampling: Sampling
     saved: Path
+    own: SavedSession | None = None
     think: bool | None = None
     verbose: bool = False
     last: Statistics | None = None
@@ -114,8 +116,11 @@ def _resize(session: Session, words: list[str]) -> None:
 
 
 def _save(session: Session, words: list[str]) -> None:
-    for line in _saved("/save", session, words).save(session.conversation, session.chat, session.think):
-        say(session, line)
+    saved = _saved("/save", session, words)
+    is_ours = saved.folder is None or saved == session.own
+    with nullcontext() if is_ours else saved.held():
+        for line in saved.save(session.conversation, session.chat, session.think):
+            say(session, line)
 
 
 def _load(session: Session, words: list[str]) -> None:

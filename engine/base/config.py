@@ -6,7 +6,6 @@ bad value came from. Inside the program only the frozen `Config` is passed aroun
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from engine.base.errors import UnsupportedError, UsageError
 from engine.base.gpu import missing_for_cuda
+from engine.base.nearest import did_you_mean
 from engine.base.units import (
     ExpertRoom,
     KvBudget,
@@ -74,8 +74,7 @@ class Setting:
 
 def _parse_device(text: str) -> str:
     if text not in DEVICES:
-        close = difflib.get_close_matches(text, DEVICES, n=1)
-        raise UsageError(f"{text!r} is not one of {', '.join(DEVICES)}.", f"Did you mean {close[0]}?" if close else "")
+        raise UsageError(f"{text!r} is not one of {', '.join(DEVICES)}.", did_you_mean(text, DEVICES))
     return text
 
 
@@ -171,8 +170,7 @@ def read_config_file(path: Path) -> dict[str, str]:
     values: dict[str, str] = {}
     for name, value in table.items():
         if name not in _BY_NAME:
-            close = difflib.get_close_matches(name, _BY_NAME, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"It knows {', '.join(_BY_NAME)}."
+            hint = did_you_mean(name, _BY_NAME) or f"It knows {', '.join(_BY_NAME)}."
             raise UsageError(f"The config file {path} sets {name!r}, which is no setting.", hint)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise UsageError(

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 ON_THE_CPU = "Run on the processor: --device cpu"
 """The remedy of what a device cannot do: the CPU runs all that this release knows."""
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk has no room left, or this user may have no more of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class FreetokenError(Exception):

@@ -20,6 +20,11 @@ def lock_folder(folder: Path, busy: str) -> int:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileExistsError, NotADirectoryError):
+            raise FreetokenError(
+                f"The folder {folder} cannot be made: a file has its name, or that of a folder it would lie in.",
+                "Move that file away.",
+            ) from None
         except OSError as error:
             raise FreetokenError(
                 f"The folder {folder} cannot be made: {error.strerror}.",

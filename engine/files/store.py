@@ -49,9 +49,9 @@ class Store:
 
     def entries(self) -> list[Entry]:
         """All models by name: ready, unfinished, broken, and of another version. An absent store is empty."""
-        names = [name for name in _listdir(self.root) if not name.startswith(".") and _may_be_model(self.root / name)]
+        names = [name for name in _folders(self.root) if not name.startswith(".")]
         unfinished = {name.removesuffix(PARTIAL_SUFFIX) for name in names if name.endswith(PARTIAL_SUFFIX)}
-        unfinished |= {name for name in _listdir(self.root / DOWNLOADS) if _is_model_name(name)}
+        unfinished |= {name for name in _folders(self.root / DOWNLOADS) if _is_model_name(name)}
         entries = [_entry(self.root / name) for name in names if not name.endswith(PARTIAL_SUFFIX)]
         entries += [self._unfinished(name) for name in unfinished]
         return sorted(entries, key=lambda entry: (entry.name, entry.state == PARTIAL))
@@ -69,7 +69,7 @@ class Store:
         folder = self.destination(name)
         if (folder / MANIFEST_NAME).is_file():
             return folder
-        if partial_folder(folder).is_dir() or self.downloads(name).is_dir():
+        if self.leftovers(name):
             raise NotFoundError(f"The model {name} is not complete.", "Pull or convert it again to finish it.")
         if folder.is_dir():
             raise NotFoundError(f"{folder} is not a model: it has no {MANIFEST_NAME}.", "Remove it, and pull it again.")
@@ -102,7 +102,7 @@ class Store:
         """
         folder = self.destination(name)
         found = self.leftovers(name)
-        if not unfinished_only and os.path.lexists(folder):
+        if not unfinished_only and _is_folder(folder):
             found.append(folder)
         if not found:
             self.require_unfinished(name) if unfinished_only else self.get(name)
@@ -122,7 +122,7 @@ class Store:
     def leftovers(self, name: str) -> list[Path]:
         """The folders that an unfinished pull or conversion of a model has left. Raises UsageError as `destination`."""
         folders = (partial_folder(self.destination(name)), self.downloads(name))
-        return [folder for folder in folders if os.path.lexists(folder)]
+        return [folder for folder in folders if _is_folder(folder)]
 
     def require_unfinished(self, name: str) -> None:
         """Raises NotFoundError when nothing of a model is unfinished."""
@@ -150,6 +150,11 @@ class Store:
         )
 
 
+def _folders(parent: Path) -> list[str]:
+    """Names of the folders in a folder, in order. A file is nobody's, whatever it is called."""
+    return [name for name in _listdir(parent) if _is_folder(parent / name)]
+
+
 def _listdir(folder: Path) -> list[str]:
     """Names in a folder, in order; an absent one is empty."""
     try:
@@ -162,7 +167,7 @@ def _is_model_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not name.endswith(PARTIAL_SUFFIX)
 
 
-def _may_be_model(path: Path) -> bool:
+def _is_folder(path: Path) -> bool:
     """Whether it is a folder, or a link to one that may have been there: a model on a disk that is not mounted."""
     return os.path.isdir(path) or (path.is_symlink() and not os.path.exists(path))
 

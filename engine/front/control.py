@@ -64,8 +64,9 @@ class Control:
         return {**loaded.state(), "load": seconds, "notes": list(notes)}
 
     async def ps(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The loaded models."""
-        return {"models": [loaded.state() for loaded in await self._supervisor.refresh_all()]}
+        """The loaded models, and those that are being loaded."""
+        models = [loaded.state() for loaded in await self._supervisor.refresh_all()]
+        return {"models": models, "loading": self._supervisor.loading}
 
     async def stop(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Unload a model."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.base.errors import BusyError
+from engine.base.errors import BusyError, NotFoundError
 from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.front.attach import LoadFlags, Running
 from engine.front.client import WorkerClient
@@ -36,7 +36,7 @@ class Loaded:
     keep_alive: float
     edition: Edition
     users: int = 0
-    used_at: float = 0.0  # Unix seconds
+    used_at: float = 0.0  # by the monotonic clock, as its deadline is
     experts: str | None = None
     stats: Stats = field(default_factory=lambda: Stats(0, {}))
     resizing: bool = False
@@ -59,8 +59,8 @@ class Loaded:
     @property
     def until(self) -> float | None:
         """When it is unloaded if nobody asks it anything, in Unix seconds; None: never."""
-        since = time.time() if self.users else self.used_at
-        return None if self.keep_alive == float("inf") else since + self.keep_alive
+        idle = 0.0 if self.users else time.monotonic() - self.used_at
+        return None if self.keep_alive == float("inf") else time.time() + self.keep_alive - idle
 
     def state(self) -> dict[str, Any]:
         """The model as the control interface shows it."""
@@ -105,6 +105,9 @@ class Loaded:
 
 
 def edition_of(folder: Path) -> Edition:
-    """What tells a model from another that takes its name."""
-    status = (folder / MANIFEST_NAME).stat()
+    """What tells a model from another that takes its name. NotFoundError for one that is removed at this moment."""
+    try:
+        status = (folder / MANIFEST_NAME).stat()
+    except FileNotFoundError:
+        raise NotFoundError(f"The model {folder.name} was removed.", "freetoken list shows what is there.") from None
     return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -51,7 +51,7 @@ class Supervisor:
         self.store = store
         self._profile = profile
         self._last_use = time.monotonic()
-        self._acquiring = 0
+        self._acquiring: list[str] = []  # names of models that somebody waits for, each as often
         self._keep_alive = keep_alive
         self._command = worker_command
         self._loaded: dict[str, Loaded] = {}
@@ -65,6 +65,11 @@ class Supervisor:
     @property
     def models(self) -> list[Loaded]:
         return list(self._loaded.values())
+
+    @property
+    def loading(self) -> list[str]:
+        """Names of models that somebody waits for."""
+        return sorted(set(self._acquiring) - self._loaded.keys())
 
     @property
     def idle_seconds(self) -> float:
@@ -146,12 +151,12 @@ class Supervisor:
     async def _acquire(self, name: str, wish: Wish | None) -> tuple[Loaded, bool, tuple[str, ...]]:
         """The loaded model with one more user, whether it was loaded just now, and what a resize of it has to say."""
         folder = self.store.get(name)
-        self._acquiring += 1
+        self._acquiring.append(name)
         try:
             async with self._lock(name):
                 return await self._acquire_locked(name, folder, wish)
         finally:
-            self._acquiring -= 1
+            self._acquiring.remove(name)
             self._last_use = time.monotonic()
 
     async def _acquire_locked(self, name: str, folder: Path, wish: Wish | None) -> tuple[Loaded, bool, tuple[str, ...]]:
@@ -257,7 +262,16 @@ class Supervisor:
         finally:
             self._starting.discard(client)
         loaded = Loaded(
-            name, client, ready, text, defaults, flags, keep_alive, edition, used_at=time.time(), experts=flags.experts
+            name,
+            client,
+            ready,
+            text,
+            defaults,
+            flags,
+            keep_alive,
+            edition,
+            used_at=time.monotonic(),
+            experts=flags.experts,
         )
         self._loaded[name] = loaded
         return loaded
@@ -271,8 +285,7 @@ class Supervisor:
 
     def _release(self, loaded: Loaded) -> None:
         loaded.users -= 1
-        loaded.used_at = time.time()
-        self._last_use = time.monotonic()
+        loaded.used_at = self._last_use = time.monotonic()
         if loaded.users == 0 and loaded.keep_alive != float("inf"):
             loop = asyncio.get_running_loop()
             loaded.timer = loop.call_later(loaded.keep_alive, self._unload_if_idle, loaded)

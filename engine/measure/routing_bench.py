@@ -19,7 +19,7 @@ from engine import __version__
 from engine.base.errors import DoesNotFitError, UsageError
 from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
-from engine.experts.trace import SYNTHETIC, Trace, read_trace
+from engine.experts.trace import SYNTHETIC, TYPICAL_RECORD, Trace, read_trace
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.measure.steps import OneSequence
 from engine.program.executor import Ints, RoutedExecutor
@@ -28,7 +28,6 @@ from engine.worker.loading import load_model
 from engine.worker.protocol import ExpertWork, WorkerConfig
 
 ROUTING_BENCH_VERSION = 1
-TYPICAL_RECORD = 3 * 2048 * 512 * 9 // 16  # an expert of Qwen3.6-35B-A3B at 4.5 bits a weight
 
 
 @dataclass(frozen=True)

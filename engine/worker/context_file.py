@@ -24,6 +24,7 @@ import xxhash
 from engine.base.errors import BusyError, CorruptFileError, FreetokenError, UnsupportedError, UsageError
 from engine.files.space import require_space
 from engine.files.untrusted import open_regular
+from engine.files.writing import write_all
 from engine.memory.blocks import BlockKind
 from engine.memory.pages import PAGE_TOKENS
 from engine.memory.saved import SavedPage
@@ -206,9 +207,7 @@ class ContextWriter:
             os.close(file)
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
+        write_all(self._file, data)
         self._unsynced += len(data)
 
 

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.base.config import check_device
+from engine import _native
+from engine.base.config import ISA_VARIABLE, check_device
+from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.base.units import GIB, format_size
 from engine.files.ftw.opening import Ftw, open_model
@@ -31,11 +33,22 @@ RESERVED_BYTES = 256 << 20  # for the process itself and the buffers of a step
 def load_model(config: WorkerConfig) -> LoadedModel:
     """Open the model of `config` and make room for its context. Raises what is told to the user."""
     check_device(config.device)
+    _check_isa(config.isa)
     if config.device == "cpu":
         return load_on_cpu(config)
     from engine.worker.device_loading import load_on_device  # only a device needs its drivers
 
     return load_on_device(config)
+
+
+def _check_isa(isa: str) -> None:
+    """Raise UsageError for kernels that this machine does not have; "" means the fastest."""
+    known = _native.isas()
+    if isa and isa not in known:
+        raise UsageError(
+            f"{ISA_VARIABLE}: {isa!r:.60} is not one of the instruction sets that run here: {', '.join(known)}.",
+            "Unset it to have the fastest; the results are the same bits.",
+        )
 
 
 def load_on_cpu(config: WorkerConfig) -> LoadedModel:

@@ -37,7 +37,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A model's name, or the path of an FTW folder; none with --routing.",
-        autocompletion=options.complete_model,
+        autocompletion=options.complete_stored,
         show_default=False,
     ),
 ]

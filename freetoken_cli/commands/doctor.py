@@ -12,7 +12,7 @@ from freetoken_cli import options
 from freetoken_cli.checks import CHECKS, FAIL, OK, Finding, Surroundings
 from freetoken_cli.options import Json, NoColor
 from freetoken_cli.output import Column, Output
-from freetoken_cli.terminal import styled
+from freetoken_cli.terminal import printable, styled
 
 EXAMPLES = (
     ("freetoken doctor", "what this machine and this installation can do"),
@@ -82,6 +82,6 @@ def _print(findings: list[Finding], document: dict[str, Any], output: Output) ->
         if output.quiet and finding.status != FAIL:
             continue
         mark = styled(f"{finding.status:<4}", colours.get(finding.status, "33"), output.colour_out)
-        output.line(f"{mark}  {finding.name:<{width}}  {finding.detail}")
+        output.line(f"{mark}  {finding.name:<{width}}  {printable(finding.detail)}")
         if finding.remedy and not output.quiet:
-            output.line(f"{'':<{width + 8}}{finding.remedy}")
+            output.line(f"{'':<{width + 8}}{printable(finding.remedy)}")

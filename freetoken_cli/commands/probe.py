@@ -10,7 +10,7 @@ import typer
 from engine.base.config import check_device
 from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
-from engine.base.profile import ExpertRate, Profile, Rate, profile_of, save_profile
+from engine.base.profile import ExpertRate, Profile, profile_of, save_profile
 from engine.files.ftw.opening import open_model
 from engine.files.store import READY, Store
 from engine.measure.native_meter import NativeMeter
@@ -18,7 +18,15 @@ from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, 
 from engine.worker.machine import this_machine
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
-from freetoken_cli.device_probe import check_plot, conclusions, device_lines, draw_curve, usual_shape, with_device
+from freetoken_cli.device_probe import (
+    check_plot,
+    conclusions,
+    device_lines,
+    draw_curve,
+    rate_text,
+    usual_shape,
+    with_device,
+)
 from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Device, Json, NoColor, Threads
 from freetoken_cli.output import Output
@@ -33,7 +41,12 @@ EXAMPLES = (
 
 ProbedModel = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help="Measure this model's experts, not all the store's.", show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help="Measure this model's experts, not all the store's.",
+        show_default=False,
+        autocompletion=options.complete_stored,
+    ),
 ]
 Seconds = Annotated[
     str | None, typer.Option("--seconds", metavar="X", help="How long to measure; 10 if not said.", show_default=False)
@@ -123,11 +136,11 @@ def _shapes(store: Store, model: str | None) -> list[ExpertShape]:
 def picture(profile: Profile, colour: bool, unicode: bool) -> list[str]:
     """The profile for people: reads by threads, experts by codec, then what follows for the split."""
     reads = [
-        Bar(f"{entry.threads} thread{'s' if entry.threads > 1 else ''}", _rate(entry.rate), entry.rate.median)
+        Bar(f"{entry.threads} thread{'s' if entry.threads > 1 else ''}", rate_text(entry.rate), entry.rate.median)
         for entry in profile.reads
     ]
     experts = [
-        Bar(_shape(entry), f"{_rate(entry.rate)}  {entry.share.median:.2f}", entry.rate.median)
+        Bar(_shape(entry), f"{rate_text(entry.rate)}  {entry.share.median:.2f}", entry.rate.median)
         for entry in profile.experts
     ]
     threads = profile.experts[0].threads if profile.experts else 0
@@ -149,7 +162,3 @@ def picture(profile: Profile, colour: bool, unicode: bool) -> list[str]:
 
 def _shape(entry: ExpertRate) -> str:
     return f"{entry.codec} {entry.hidden_size}x{entry.intermediate_size}"
-
-
-def _rate(rate: Rate) -> str:
-    return f"{rate.median:.1f} ({rate.low:.1f}-{rate.high:.1f})"

@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.base.units import format_size
 from freetoken_cli import options
-from freetoken_cli.client import Front, time_left
-from freetoken_cli.front_process import health
+from freetoken_cli.client import time_left
+from freetoken_cli.loaded import loaded_models
 from freetoken_cli.options import Json, NoColor, Quiet
 from freetoken_cli.output import Column, Output
 
@@ -42,8 +42,7 @@ COLUMNS = (
 def command(json: Json = False, quiet: Quiet = False, no_color: NoColor = False) -> None:
     """List the models that are loaded, with the memory they hold and when they leave it."""
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
-    paths = options.paths()
-    states = Front(paths.socket).models() if health(paths.socket) is not None else []
+    states = loaded_models(options.paths().socket)
     output.listing("models", COLUMNS, [state.to_json() for state in states])
     if not states and not json:
         output.note("Nothing is loaded. freetoken run MODEL loads a model.")

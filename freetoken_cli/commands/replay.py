@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,12 +12,13 @@ from engine.base.units import format_size, parse_experts, parse_size
 from engine.experts.machines import machine_named
 from engine.experts.policies import policies_named
 from engine.experts.replay import CARRY, DEFAULT, FILL, NEAREST, check_length, slots_of
-from engine.experts.trace import SYNTHETIC, Trace, read_trace
+from engine.experts.trace import SYNTHETIC, TYPICAL_RECORD, Trace, read_trace
 from freetoken_cli import options
 from freetoken_cli.options import Json, NoColor
-from freetoken_cli.output import Column, Output, pad
+from freetoken_cli.output import Column, Output
+from freetoken_cli.plots import check_target
 from freetoken_cli.replaying import PERCENTS, Replayed, replay_policies, sweep_policies
-from freetoken_cli.terminal import printable, styled
+from freetoken_cli.terminal import printable
 
 EXAMPLES = (
     ("freetoken replay trace.jsonl.gz", "miss rates of every policy, 37% of the experts cached"),
@@ -75,7 +75,6 @@ Plot = Annotated[
 Quiet = Annotated[bool, options.quiet("Print each policy and its miss rate alone.")]
 
 _USUAL_ROOM = "37%"  # where the paper measured this family of models
-_ASSUMED_RECORD = 3 * 2048 * 512 * 9 // 16
 
 COLUMNS = (
     Column("POLICY", "policy"),
@@ -120,7 +119,7 @@ def command(
     names = policies_named("all" if policy is None else policy)
     clocked = None if machine is None else machine_named(machine)
     skipped = _warmup(warmup)
-    target = _plot_file(plot)
+    target = None if plot is None else check_target(plot)
     record_given = 0 if record is None else _size(record)
     read = read_trace(typed_path(trace), partial)
     header = read.header
@@ -131,7 +130,7 @@ def command(
         output.note(read.cut)
     if header.origin == SYNTHETIC:
         output.warn("This trace is synthetic: nothing follows from its locality for any real model.")
-    record_bytes = record_given or header.record_bytes or _ASSUMED_RECORD
+    record_bytes = record_given or header.record_bytes or TYPICAL_RECORD
     with output.phase("Replaying", sizes=False) as progress:
         done = replay_policies(read, names, slots, skipped, clocked, record_bytes, progress)
     document = {
@@ -171,7 +170,7 @@ def _show(
         f"{header.top_k} a token; {document['slots']} of {header.pool} in slots"
     )
     output.line(f"{decode} decode tokens, of which {document['warmup']} are warm-up; every miss filled")
-    _table(output, COLUMNS, [_row(name, outcome) for name, outcome in done.outcomes.items()])
+    output.table(COLUMNS, [_row(name, outcome) for name, outcome in done.outcomes.items()])
     if done.machine is None:
         return
     size = f"{format_size(record_bytes)} an expert{' (assumed: --record SIZE)' if assumed else ''}"
@@ -179,15 +178,7 @@ def _show(
     output.line(
         f"{done.machine.about}, {size}: milliseconds that a token's misses take, predicted; f = {done.fraction:.2f}"
     )
-    _table(output, TIME_COLUMNS, [_time_row(name, document["policies"][name]) for name in done.outcomes])
-
-
-def _table(output: Output, columns: tuple[Column, ...], rows: list[dict[str, str]]) -> None:
-    cells = [[row[column.key] for column in columns] for row in rows]
-    lines = pad([[column.title for column in columns], *cells], columns)
-    output.line(styled(lines[0], "1", output.colour_out))
-    for line in lines[1:]:
-        output.line(line)
+    output.table(TIME_COLUMNS, [_time_row(name, document["policies"][name]) for name in done.outcomes])
 
 
 def _row(name: str, outcome: Any) -> dict[str, str]:
@@ -248,12 +239,3 @@ def _warmup(text: str | None) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12):
         raise UsageError(f"--warmup: {text!r} is not a number of tokens such as 0 or 128.")
     return int(text)
-
-
-def _plot_file(text: str | None) -> Path | None:
-    """Where to draw, checked before any work is done."""
-    if text is None:
-        return None
-    from freetoken_cli.replay_plot import check_target
-
-    return check_target(typed_path(text))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
-from engine.base.errors import NotFoundError, UsageError
+from engine.base.errors import UsageError
 from freetoken_cli import options
 from freetoken_cli.client import Front, ModelState, resize_line
-from freetoken_cli.front_process import health
-from freetoken_cli.helppage import did_you_mean
-from freetoken_cli.options import Experts, Json, Kv, Model, NoColor
+from freetoken_cli.loaded import require_loaded
+from freetoken_cli.options import Experts, Json, Kv, NoColor, Stored
 from freetoken_cli.output import Output
 
 EXAMPLES = (
@@ -22,7 +22,7 @@ Quiet = Annotated[bool, options.quiet("Print the name alone.")]
 
 
 def command(
-    model: Model,
+    model: Stored,
     kv: Kv = None,
     experts: Experts = None,
     json: Json = False,
@@ -35,15 +35,15 @@ def command(
     # Only what is typed counts here: a default in the environment is no wish to resize.
     config = options.settings(paths, kv=kv, experts=experts)
     if kv is None and experts is None:
-        raise UsageError("Nothing to change.", f"Give --kv or --experts: freetoken resize {model} --kv 32k")
-    front = Front(paths.socket)
-    loaded = [state.name for state in front.models()] if health(paths.socket) is not None else []
-    if model not in loaded:
-        raise NotFoundError(
-            f"{model} is not loaded.{did_you_mean(model, loaded)}",
-            f"Load it with the size you want: freetoken run {model} --kv 32k",
+        raise UsageError(
+            "Nothing to change.", f"Give --kv or --experts: freetoken resize {shlex.quote(model)} --kv 32k"
         )
-    answer = front.resize(model, config.kv if kv is not None else None, config.experts if experts is not None else None)
+    require_loaded(
+        [model], paths.socket, f"Load it with the size you want: freetoken run {shlex.quote(model)} --kv 32k"
+    )
+    answer = Front(paths.socket).resize(
+        model, config.kv if kv is not None else None, config.experts if experts is not None else None
+    )
     for note in answer["notes"]:
         output.warn(note)
     if json:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engine.base.errors import BusyError, UsageError
+from engine.base.errors import UsageError
 from engine.base.units import format_size
 from engine.files.store import PARTIAL, Store
 from freetoken_cli import options
-from freetoken_cli.client import Front
-from freetoken_cli.front_process import health
+from freetoken_cli.loaded import require_unloaded
 from freetoken_cli.options import NoColor, Quiet, Yes
 from freetoken_cli.output import Output
 
@@ -27,7 +24,7 @@ EXAMPLES = (
 Removed = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="MODEL...", help="Names of models.", show_default=False, autocompletion=options.complete_model
+        metavar="MODEL...", help="Names of models.", show_default=False, autocompletion=options.complete_stored
     ),
 ]
 Unfinished = Annotated[
@@ -62,21 +59,14 @@ def command(
     for name in names:
         if name not in sizes:
             store.require_unfinished(name) if unfinished else store.get(name)
-    if not unfinished:
-        _require_unloaded(names, paths.socket)
+    loadable = [] if unfinished else names
+    require_unloaded(loadable, paths.socket)
     size = format_size(sum(sizes.get(name, 0) for name in names))
     what = f"what is unfinished of {', '.join(names)}" if unfinished else ", ".join(names)
     if not output.confirm(f"Remove {what} ({size})?", yes):
         raise UsageError("Nothing was removed.", "Answer y, or give --yes.")
+    require_unloaded(loadable, paths.socket)  # a question may have waited for long
     for name in names:
         freed = store.remove(name, unfinished_only=unfinished)
         output.note(f"{format_size(freed)} freed.")
         output.line(name)
-
-
-def _require_unloaded(names: Iterable[str], socket: Path) -> None:
-    """Raises BusyError for a model that a running front has loaded."""
-    loaded = {state.name for state in Front(socket).models()} if health(socket) is not None else set()
-    for name in names:
-        if name in loaded:
-            raise BusyError(f"{name} is loaded.", f"Unload it first: freetoken stop {name}")

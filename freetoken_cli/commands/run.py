@@ -151,7 +151,7 @@ def command(
             output.note(f"The session {saved.name} has {len(conversation.turns)} messages.")
             for line in saved.load_context(chat):
                 output.note(line)
-        talk = Session(chat, output, conversation, sampling, paths.sessions, verbose=verbose)
+        talk = Session(chat, output, conversation, sampling, paths.sessions, saved, verbose=verbose)
         try:
             code = _talk(talk, paths.history) if text is None else _answer(talk, text)
         finally:

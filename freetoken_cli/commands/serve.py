@@ -35,7 +35,12 @@ EXAMPLES = (
 
 ServedModels = Annotated[
     list[str] | None,
-    typer.Argument(metavar="MODEL...", help="Models to load now; others load when asked for.", show_default=False),
+    typer.Argument(
+        metavar="MODEL...",
+        help="Models to load now; others load when asked for.",
+        show_default=False,
+        autocompletion=options.complete_model,
+    ),
 ]
 
 Quiet = Annotated[bool, options.quiet("Print the address alone.")]

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from engine.base.errors import NotFoundError, UsageError
+from engine.base.errors import UsageError
 from freetoken_cli import options
 from freetoken_cli.client import Front
-from freetoken_cli.front_process import health, stop_front
-from freetoken_cli.helppage import did_you_mean
+from freetoken_cli.front_process import stop_front
+from freetoken_cli.loaded import require_loaded
 from freetoken_cli.options import NoColor, Quiet
 from freetoken_cli.output import Output
 
@@ -20,7 +20,10 @@ EXAMPLES = (
 )
 
 LoadedModels = Annotated[
-    list[str] | None, typer.Argument(metavar="MODEL...", help="Names of loaded models.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL...", help="Names of loaded models.", show_default=False, autocompletion=options.complete_stored
+    ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Unload everything, and end the background server.")]
 
@@ -33,17 +36,11 @@ def command(
     paths = options.paths()
     if everything == bool(models):
         raise UsageError("Name the models to stop, or give --all.", "freetoken ps lists them.")
-    running = health(paths.socket) is not None
     if everything:
         output.note("The background server has ended." if stop_front(paths) else "No background server runs.")
         return
-    front = Front(paths.socket)
-    loaded = [state.name for state in front.models()] if running else []
-    for model in models or ():
-        if model not in loaded:
-            raise NotFoundError(
-                f"{model} is not loaded.{did_you_mean(model, loaded)}", "freetoken ps lists the models that are."
-            )
-    for model in models or ():
-        for name in front.stop(model):
+    names = list(dict.fromkeys(models or ()))
+    require_loaded(names, paths.socket, "freetoken ps lists the models that are.")
+    for model in names:
+        for name in Front(paths.socket).stop(model):
             output.line(name)

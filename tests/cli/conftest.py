@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from freetoken_cli.front_process import health
 from tests.cli.harness import FAKE_FRONT, ROOT, FakeFront, Home, wait_for
 from tests.cli.tiny import write_tiny_checkpoint
 
@@ -43,7 +44,7 @@ def front(home: Home) -> Iterator[FakeFront]:
     paths.runtime.mkdir(mode=0o700)
     config = {"socket": str(paths.socket), "lock": str(paths.lock), "store": str(paths.store)}
     process = subprocess.Popen([*FAKE_FRONT, json.dumps(config)])
-    wait_for(paths.socket.exists)
+    wait_for(lambda: health(paths.socket) is not None)
     yield FakeFront(process, Path(f"{paths.socket}.requests"))
     process.kill()
     process.wait()

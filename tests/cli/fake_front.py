@@ -1,6 +1,7 @@
 """A front that needs no model: the control requests and the chat stream of docs/design.md, with scripted answers.
 
-`python fake_front.py CONFIG` serves like `engine.front` does. The last user message decides the answer: `slow` streams
+`python fake_front.py CONFIG` serves like `engine.front` does. A model called `huge` does not fit, and one called `late`
+is loading for a minute. The last user message decides the answer: `slow` streams
 for a long time, `fail` sends an error in the stream, `die` drops the connection, `think` thinks first, `count` tells
 how many messages came; anything else comes back in capitals, word by word.
 """
@@ -65,6 +66,7 @@ class Front(socketserver.ThreadingUnixStreamServer):
         super().__init__(config["socket"], Handler)
         self.config = config
         self.loaded: dict[str, dict[str, Any]] = {}
+        self.loading: list[str] = []
         self.log = Path(config["socket"] + ".requests")
         self.answering = 0
 
@@ -92,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self._json(200, {"status": "ok", "version": VERSION, "host": None, "port": None})
         elif self.path == "/control/ps":
-            self._json(200, {"models": list(self.server.loaded.values())})
+            self._json(200, {"models": list(self.server.loaded.values()), "loading": self.server.loading})
         else:
             self._json(404, {})
 
@@ -125,6 +127,9 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(0)
         name = body["model"]
         if self.path == "/control/load":
+            if name == "late":
+                self.server.loading.append(name)
+                time.sleep(60)
             if name == "huge":
                 raise Refusal(507, "DoesNotFitError", "huge needs 3.00 GiB more than there is.", "Give --kv 4k.")
             fresh = name not in loaded

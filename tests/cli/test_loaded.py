@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cli.harness import FakeFront, Home
 
 
@@ -110,3 +112,11 @@ def test_resize_refuses(home: Home, front: FakeFront) -> None:
     assert "--kv: '32q'" in bad.stderr
     assert home.run_here("resize", "other", "--kv", "32k").returncode == 3
     assert front.requests("/control/resize") == []
+
+
+@pytest.mark.parametrize("command", [["stop"], ["resize", "--kv", "4k"]], ids=" ".join)
+def test_a_name_that_is_not_loaded_is_quoted(home: Home, front: FakeFront, command: list[str]) -> None:
+    for name in ("", "two words"):
+        done = home.run_here(*command, name)
+        assert (done.returncode, f"Error: {name!r} is not loaded." in done.stderr) == (3, True)
+    assert "freetoken resize 'two words' --kv 32k" in home.run_here("resize", "two words").stderr

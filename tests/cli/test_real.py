@@ -247,9 +247,12 @@ def test_a_variable_picks_the_kernels_and_changes_no_word(alive: Home) -> None:
         alive.run_here("stop", "--all")
     assert len(answers) == 1
     assert answers != {""}
-    refused = alive.run_here("run", "tiny", "hello", *QUICK, FREETOKEN_ISA="mmx")
-    assert refused.returncode == 1
-    assert "mmx" in refused.stderr
+    for device in ("cpu", "sim"):
+        refused = alive.run_here("run", "tiny", "hello", *QUICK, "--device", device, FREETOKEN_ISA="mmx")
+        assert refused.returncode == 2
+        assert "FREETOKEN_ISA: 'mmx' is not one of" in refused.stderr
+        assert "scalar" in refused.stderr
+        alive.run_here("stop", "--all")
 
 
 def test_bench_and_probe_print_and_write(alive: Home) -> None:

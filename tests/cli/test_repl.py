@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pexpect
 import pytest
 
+from freetoken_cli.sessions import SavedSession
 from tests.cli.harness import PROGRAM, FakeFront, Home, hear_ctrl_c, wait_for
 
 PROMPT = ">>> "
@@ -263,6 +264,24 @@ def test_an_emptied_conversation_leaves_no_context_behind(terminal: Terminal, ho
     terminal.expect("Saved 0 messages to talk.json.")
     assert terminal.leave() == 0
     assert not (home.folder / "talk.json.context").exists()
+
+
+def test_a_session_that_another_process_holds_is_not_written_over(terminal: Terminal, home: Home) -> None:
+    with SavedSession.named(home.paths.sessions, "ada").held():
+        terminal.ask("/save ada")
+        terminal.expect("Another process goes on with the session ada")
+    terminal.ask("/save ada")
+    terminal.expect("Saved 0 messages to ada.")
+    assert terminal.leave() == 0
+
+
+def test_its_own_session_can_be_saved_at_any_time(home: Home, model: FakeFront) -> None:
+    terminal = Terminal(home, "--session", "ada")
+    terminal.ask("first words")
+    terminal.expect("FIRST WORDS")
+    terminal.ask("/save ada")
+    terminal.expect("Saved 2 messages to ada.")
+    assert terminal.leave() == 0
 
 
 def test_bye_leaves(terminal: Terminal) -> None:

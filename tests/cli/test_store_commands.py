@@ -1,13 +1,12 @@
-"""pull, convert, list, show, rm and verify on a tiny checkpoint."""
+"""pull, convert, list, show and verify on a tiny checkpoint."""
 
 import json
 import shutil
 from pathlib import Path
 
-import pexpect
 import pytest
 
-from tests.cli.harness import PROGRAM, FakeFront, Home
+from tests.cli.harness import Home
 
 
 def test_pull_takes_a_folder_in_and_says_what_it_takes(home: Home, checkpoint: Path) -> None:
@@ -267,53 +266,15 @@ def test_verify_of_a_wreck_stays_readable(stored: Home) -> None:
     assert f"And {count - 20} more places" in done.stderr
 
 
-def test_rm_from_a_script_needs_yes(stored: Home) -> None:
-    assert stored.run_here("rm", "tiny").returncode == 2
-    assert stored.run_here("list", "-q").stdout == "tiny\n"
-    done = stored.run_here("rm", "tiny", "--yes")
-    assert (done.returncode, done.stdout) == (0, "tiny\n")
-    assert stored.run_here("list", "-q").stdout == ""
-
-
-@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, ""), ("n", 2, "tiny\n"), ("", 2, "tiny\n")])
-def test_rm_asks_on_a_terminal(stored: Home, answer: str, code: int, left: str) -> None:
-    child = pexpect.spawn(
-        PROGRAM[0], [*PROGRAM[1:], "rm", "tiny"], env=stored.environment, cwd=str(stored.folder), encoding="utf-8"
-    )
-    child.expect_exact("Remove tiny (")
-    child.sendline(answer)
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == code
-    assert stored.run_here("list", "-q").stdout == left
-
-
-def test_rm_removes_all_or_nothing(stored: Home) -> None:
-    assert stored.run_here("rm", "tiny", "other", "--yes").returncode == 3
-    assert stored.run_here("list", "-q").stdout == "tiny\n"
-
-
-def test_rm_of_what_is_unfinished_leaves_the_models(stored: Home) -> None:
-    nothing = stored.run_here("rm", "--unfinished")
-    assert (nothing.returncode, nothing.stdout) == (0, "")
-    for begun in (stored.paths.store / "tiny.partial", stored.paths.store / ".downloads" / "other"):
-        begun.mkdir(parents=True)
-        (begun / "dense.safetensors").write_bytes(bytes(40_000))
-    assert stored.run_here("rm", "--unfinished", "tiny", "--yes").stdout == "tiny\n"
-    assert stored.run_here("rm", "--unfinished", "tiny", "--yes").returncode == 3
-    assert stored.run_here("list", "-q").stdout == "other\ntiny\n"
-    done = stored.run_here("rm", "--unfinished", "--yes")
-    assert (done.returncode, done.stdout) == (0, "other\n")
-    assert stored.run_here("list", "-q").stdout == "tiny\n"
-    assert stored.run_here("verify", "tiny").returncode == 0
-
-
-def test_rm_leaves_a_loaded_model_alone(stored: Home, front: FakeFront) -> None:
-    stored.run_here("run", "tiny", "hi")
-    done = stored.run_here("rm", "tiny", "--yes")
-    assert done.returncode == 1
-    assert "freetoken stop tiny" in done.stderr
-    assert stored.run_here("list", "-q").stdout == "tiny\n"
+def test_a_file_in_the_place_of_a_conversion_is_left_alone(home: Home, checkpoint: Path) -> None:
+    stranger = home.paths.store / "tiny.partial"
+    stranger.parent.mkdir()
+    stranger.write_text("notes")
+    done = home.run_here("pull", str(checkpoint), "--name", "tiny")
+    assert (done.returncode, "Move that file away." in done.stderr) == (1, True)
+    assert home.run_here("list", "-q").stdout == ""
+    assert home.run_here("rm", "tiny", "--yes").returncode == 3
+    assert stranger.read_text() == "notes"
 
 
 def test_estimate_states_everything_and_loads_nothing(stored: Home) -> None:

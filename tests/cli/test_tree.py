@@ -226,13 +226,17 @@ def test_shells_can_complete(home: Home, shell: str) -> None:
     assert "_FREETOKEN_COMPLETE" in done.stdout
 
 
-def test_completion_of_verbs_flags_and_models(home: Home) -> None:
+def test_completion_of_verbs_flags_and_models(stored: Home) -> None:
     def complete(line: str) -> str:
         words = {"_FREETOKEN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-        return home.run_here(**words).stdout
+        return stored.run_here(**words).stdout
 
     assert complete("freetoken ver").split() == ["verify", "version"]
     assert complete("freetoken run dem").split() == ["demo"]
+    assert complete("freetoken serve ti").split() == ["tiny"]
+    for verb in ("rm", "show", "verify", "stop", "resize", "bench", "probe"):  # which take what is there
+        assert complete(f"freetoken {verb} ti").split() == ["tiny"]
+        assert complete(f"freetoken {verb} dem").split() == []
     assert "--keep-alive" in complete("freetoken run demo --ke")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from engine.base.errors import DoesNotFitError, UnsupportedError, UsageError
 from engine.base.units import KvBudget
 from engine.front.attach import FLAGS, Decision, LoadFlags, Running, Step, decide, pick_device
 from engine.front.fields import read_fields
+from engine.front.loaded import Loaded
 
 RUNNING = Running(
     device="cpu", threads=4, context_limit=2048, context_border=None, kv_tokens=8192, kv_bytes_per_token=1000
@@ -150,3 +153,12 @@ def test_devices_of_this_release() -> None:
 def test_bad_flags_are_usage_errors(table: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         LoadFlags.of(read_fields(table, FLAGS))
+
+
+def test_a_clock_that_is_set_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    any_part: Any = None
+    loaded = Loaded("demo", any_part, any_part, any_part, {}, LoadFlags(), 300.0, (0, 0, 0), used_at=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 1100.0)
+    for now in (2e9, 1e9):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert loaded.until == now + 200.0

@@ -80,7 +80,7 @@ def test_resize_reports_before_and_after_and_says_what_has_no_effect(fresh: Runn
 def test_stop_names_what_it_stopped(fresh: RunningFront) -> None:
     fresh.control("load", model="fake")
     assert fresh.control("stop", model="fake") == {"stopped": ["fake"]}
-    assert fresh.control("ps") == {"models": []}
+    assert fresh.control("ps") == {"models": [], "loading": []}
     assert eventually(lambda: not fresh.workers())
     assert fresh.control("stop", model="fake")["error"]["type"] == "NotFoundError"
 

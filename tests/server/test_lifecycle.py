@@ -168,9 +168,17 @@ def test_a_front_that_is_stopped_while_a_model_loads_leaves_no_worker(own_front:
 
 def test_a_client_that_gives_up_on_a_load_ends_it(own_front: OwnFront) -> None:
     front = own_front()
+    seen: list[bool] = []
+    watcher = threading.Thread(
+        target=lambda: seen.append(eventually(lambda: front.control("ps")["loading"] == ["slow"], 5))
+    )
+    watcher.start()
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{front.url}/v1/chat/completions", json={**GOOD, "model": "slow"}, timeout=0.7)
+    watcher.join(10)
+    assert seen == [True]
     assert eventually(lambda: not front.workers(), 3)
+    assert front.control("ps") == {"models": [], "loading": []}
 
 
 def test_a_stopped_front_lets_short_answers_finish(own_front: OwnFront) -> None:

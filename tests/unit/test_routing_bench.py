@@ -12,10 +12,9 @@ import pytest
 
 from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UnsupportedError, UsageError
 from engine.experts.split import Split, Timing
-from engine.experts.trace import DECODE, PREFILL, TraceHeader, TraceWriter, read_trace
+from engine.experts.trace import DECODE, PREFILL, TYPICAL_RECORD, TraceHeader, TraceWriter, read_trace
 from engine.files.ftw.opening import load_manifest
 from engine.measure import record_trace as recording
-from engine.measure import routing_bench
 from engine.measure.random_model import RandomShape, write_random_model
 from engine.measure.record_trace import TracePlan, record_trace, trace_header
 from engine.measure.routing_bench import RoutingPlan, bench_routing
@@ -118,7 +117,7 @@ def test_a_record_counts_for_what_the_trace_says(walk: Path, tmp_path: Path) -> 
     sized.write_text(json.dumps({**json.loads(lines[0]), "record_bytes": 5_000_000}) + "\n" + "".join(lines[1:]))
     plan = RoutingPlan(tokens=20, warmup=0)
     assert bench_routing(sized, plan, sim(experts="2"))["virtual_record_bytes"] == 5_000_000
-    assert bench_routing(walk, plan, sim(experts="2"))["virtual_record_bytes"] == routing_bench.TYPICAL_RECORD
+    assert bench_routing(walk, plan, sim(experts="2"))["virtual_record_bytes"] == TYPICAL_RECORD
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])

@@ -19,6 +19,7 @@ import xxhash
 from engine.base.errors import (
     BusyError,
     CorruptFileError,
+    FreetokenError,
     NotFoundError,
     UnsupportedError,
     UsageError,
@@ -154,6 +155,21 @@ def test_remove_takes_all_that_a_name_has_or_nothing(models: Store) -> None:
     assert not [entry for entry in models.entries() if entry.name == "demo"]
     assert models.remove("fetching") >= 40_000
     assert not (models.root / ".downloads" / "fetching").exists()
+
+
+def test_files_that_are_called_like_leftovers_are_nobodys(models: Store) -> None:
+    strangers = [models.root / "demo.partial", models.root / ".downloads" / "demo", models.root / "zzz.partial"]
+    for stranger in strangers:
+        stranger.write_text("somebody's notes")
+    assert [entry.state for entry in models.entries() if entry.name in ("demo", "zzz")] == [store.READY]
+    with pytest.raises(NotFoundError, match="Nothing of 'demo' is unfinished"):
+        models.remove("demo", unfinished_only=True)
+    with pytest.raises(FreetokenError, match=r"a file has its name.* Move that file away"):
+        lock_folder(models.root / "demo.partial", "busy")
+    assert models.remove("demo") > 0
+    with pytest.raises(NotFoundError, match="There is no model 'demo'"):
+        models.remove("demo")
+    assert all(stranger.is_file() for stranger in strangers)
 
 
 def test_what_a_killed_removal_left_goes_with_the_next(models: Store) -> None:

@@ -7,7 +7,6 @@ the disk, so whatever the journal says survives a kill and a power cut.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shlex
@@ -16,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, UsageError
+from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, UsageError, is_disk_full
 from engine.files.conversion.journal import HASH_CHARS
 from engine.files.conversion.placing import put_in_place, remove_tree, settle, sync
 from engine.files.conversion.written import is_of_conversion
 from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.locks import lock_folder
 from engine.files.names import JOURNAL_NAME
+from engine.files.writing import write_all
 
 if TYPE_CHECKING:  # a listing of the store comes by here and should not wait for numpy
     from engine.files.source_file import Bytes
@@ -32,7 +32,6 @@ PARTIAL_SUFFIX = ".partial"
 _BEGINNING = b'{"journal": '  # of every journal, whatever its version
 _FORCED = "forced"  # said of a conversion in its first line, and no part of what it is
 _PIECE_BYTES = 1 << 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def partial_folder(dest: Path) -> Path:
@@ -109,7 +108,7 @@ class Partial:
         if not complete:  # from here on the journal says that the folder is ours, and nothing else
             _empty(self.folder, but=JOURNAL_NAME)
             head = json.dumps({**fingerprint, _FORCED: force})
-            _write_all(self._journal, f"{head}\n".encode())
+            write_all(self._journal, f"{head}\n".encode())
             os.fsync(self._journal)
             sync(self.folder)
         return complete[1:]
@@ -141,7 +140,7 @@ class Partial:
             self._new_names = True
             self._files[file] = os.open(self.folder / file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._dirty.add(file)
-        _write_all(self._files[file], data.data, offset)
+        write_all(self._files[file], data.data, offset)
 
     @property
     def hashes(self) -> list[str]:
@@ -159,7 +158,7 @@ class Partial:
             sync(self.folder)
             sync(self.folder.parent)
             self._new_names = False
-        _write_all(self._journal, "".join(f"{line}\n" for line in lines).encode())
+        write_all(self._journal, "".join(f"{line}\n" for line in lines).encode())
         os.fsync(self._journal)
         self.lines += lines
 
@@ -209,7 +208,7 @@ class Partial:
         """Raises what there is to say of a disk that is full, or cannot be written."""
         if not isinstance(error, OSError):
             return
-        if error.errno in _NO_SPACE:
+        if is_disk_full(error):
             raise DoesNotFitError(
                 f"The disk that holds {self.folder} is full.",
                 "What was written is kept: free some space and convert again to go on from there.",
@@ -248,11 +247,3 @@ def _empty(folder: Path, but: str = "") -> None:
     for name in os.listdir(folder):
         if name != but:
             remove_tree(folder / name)
-
-
-def _write_all(descriptor: int, data: bytes | memoryview, offset: int | None = None) -> None:
-    view = memoryview(data)
-    done = 0
-    while done < len(view):
-        rest = view[done:]
-        done += os.write(descriptor, rest) if offset is None else os.pwrite(descriptor, rest, offset + done)

@@ -7,17 +7,17 @@ become. Only when all bytes are on the disk and hash to what the Hub publishes d
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NetworkError
+from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NetworkError, is_disk_full
 from engine.files.hub.hashes import Hasher
 from engine.files.hub.listing import HubFile, Listing
 from engine.files.hub.patience import Passing, Patience, Rules, Stopped
 from engine.files.hub.session import Answer, Hub, request
+from engine.files.writing import write_all
 
 UNFINISHED = ".unfinished"
 _PIECE_BYTES = 32 << 30  # what is asked for at a time: networks that deliver files refuse answers above 50 GB
@@ -127,7 +127,7 @@ class Download:
             finally:
                 os.close(out)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
                 raise DoesNotFitError(
                     f"The disk that holds {self.unfinished.parent} is full.",
                     "What was fetched is kept: free some space and pull again to go on from there.",
@@ -182,10 +182,3 @@ class Download:
 def unfinished_path(folder: Path, file: HubFile) -> Path:
     """Where `file` grows: its name, some of its hash, and a suffix."""
     return folder / f"{file.path}.{file.digest[:16]}{UNFINISHED}"
-
-
-def write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    """Writes all of `data` at byte `offset`."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done:], offset + done)
