@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from reprlib import repr as shown
 from typing import Any
 
@@ -13,62 +14,118 @@ from engine.front.schemas import OF_RESPONSE_FORMAT
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _HEAD = "start: SPACE value\nSPACE: /[ \\t\\r\\n]{0,8}/\n"
+_DATA = frozenset({"const", "default", "enum", "examples"})
+"""Members of a schema that hold no schemas."""
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """The grammar of an answer, "" for any text; and the member whose schema it follows in part alone, if any."""
+
+    grammar: str = ""
+    partly: tuple[str, ...] = ()
 
 
 @described(OF_RESPONSE_FORMAT)
-def response_format(name: str, value: Any) -> str:
-    """The grammar of OpenAI's `response_format`, flat or with the schema in a member of its own; "" for any text."""
+def response_format(name: str, value: Any) -> AnswerForm:
+    """OpenAI's `response_format`, flat or with the schema in a member of its own."""
     form = fields.mapping(name, value)
     match form.get("type", "text"):
         case "text":
-            return ""
+            return AnswerForm()
         case "json_object":
-            return json_grammar(name)
+            return _json_form(name)
         case "json_schema":
             where, holder = name, form
             if "json_schema" in form:
                 where = f"{name}.json_schema"
                 holder = fields.mapping(where, form["json_schema"])
-            return json_grammar(f"{where}.schema", fields.mapping(f"{where}.schema", holder.get("schema")))
+            schema = fields.mapping(f"{where}.schema", holder.get("schema"))
+            return _json_form(f"{where}.schema", schema, strict=holder.get("strict") is True)
         case other:
             raise FieldError(f"{name}.type", f"{shown(other)} is not one of text, json_object, json_schema.")
 
 
 @described({"anyOf": [{"enum": ["", "json"]}, {"type": "object"}]})
-def ollama_format(name: str, value: Any) -> str:
-    """The grammar of ollama's `format`: "json", a schema, or "" for any text."""
+def ollama_format(name: str, value: Any) -> AnswerForm:
+    """Ollama's `format`: "json", a schema, or "" for any text."""
     if value == "":
-        return ""
-    return json_grammar(name) if value == "json" else json_grammar(name, fields.mapping(name, value))
+        return AnswerForm()
+    return _json_form(name) if value == "json" else _json_form(name, fields.mapping(name, value))
 
 
-def json_grammar(name: str, schema: Mapping[str, Any] = _ANY_OBJECT) -> str:
-    """The grammar of JSON that a schema describes. FieldError about the member `name` where it makes no sense."""
-    return checked(name, f"{_HEAD}value: %json {json.dumps(_with(schema))}\n")
+def _json_form(name: str, schema: Mapping[str, Any] = _ANY_OBJECT, strict: bool = False) -> AnswerForm:
+    """JSON that a schema describes. FieldError about the member `name` where it makes no sense, or, if it is `strict`,
+    where grammars cannot follow all of it.
+    """
+
+    def grammar(**options: Any) -> str:
+        described = _without_odd_patterns(schema) if options else schema
+        return f"{_HEAD}value: %json {json.dumps(_with(described, coerce_one_of=True, **options))}\n"
+
+    whole = grammar()
+    problem = _problem(whole)
+    if not problem:
+        return AnswerForm(whole)
+    rest = "" if strict else grammar(lenient=True)
+    if strict or _problem(rest):
+        remedy = "Without `strict` what cannot be followed is left to the model." if strict else ""
+        raise FieldError(name, f"this JSON schema cannot be followed: {problem}.", remedy)
+    return AnswerForm(rest, (name,))
 
 
 def call_grammar(beginning: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
     """The grammar of a call from a tool's name on: the name, `beginning`, and arguments of its schema."""
     names = sorted(schemas)
     rules = [f"call{index}: {json.dumps(name + beginning)} arguments{index}" for index, name in enumerate(names)]
-    arguments = [f"arguments{i}: %json {json.dumps(_object(schemas[name]))}" for i, name in enumerate(names)]
     starts = " | ".join(f"call{index}" for index in range(len(names)))
-    return checked("tools", "\n".join([f"start: {starts}", *rules, *arguments, ""]))
+
+    def grammar(read: _Reading) -> str:
+        arguments = [f"arguments{i}: %json {json.dumps(_object(read(schemas[name])))}" for i, name in enumerate(names)]
+        return "\n".join([f"start: {starts}", *rules, *arguments, ""])
+
+    return _sound(map(grammar, _READINGS))
 
 
 def arguments_grammar(schema: Mapping[str, Any]) -> str:
     """The grammar of a call's arguments."""
-    return checked("tools", f"start: %json {json.dumps(_object(schema))}\n")
+    return _sound(f"start: %json {json.dumps(_object(read(schema)))}\n" for read in _READINGS)
 
 
-def checked(name: str, grammar: str) -> str:
-    """`grammar`, which can be compiled."""
+def _sound(grammars: Iterable[str]) -> str:
+    """The first of them that makes sense. FieldError about the tools where none does."""
+    problems = []
+    for grammar in grammars:
+        if not (problem := _problem(grammar)):
+            return grammar
+        problems.append(problem)
+    raise FieldError("tools", f"this JSON schema cannot be followed: {problems[0]}.")
+
+
+def _problem(grammar: str) -> str:
+    """Why a grammar cannot be compiled; "" where it can be."""
     from llguidance import LLMatcher
 
-    problem = LLMatcher.validate_grammar(grammar)
-    if problem:
-        raise FieldError(name, f"this JSON schema cannot be followed: {problem.splitlines()[0]}.")
-    return grammar
+    problem = LLMatcher.validate_grammar(grammar).partition("JSON schema: ")
+    return (problem[2] or problem[0]).partition("\n")[0].rstrip(":")
+
+
+def _without_odd_patterns(schema: Any) -> Any:
+    """A schema without the patterns that no grammar can follow, such as those that look ahead."""
+    if isinstance(schema, list):
+        return [_without_odd_patterns(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {name: each if name in _DATA else _without_odd_patterns(each) for name, each in schema.items()}
+    pattern = {"type": "string", "pattern": schema.get("pattern")}
+    if isinstance(pattern["pattern"], str) and _problem(f"start: %json {json.dumps(pattern)}\n"):
+        del kept["pattern"]
+    return kept
+
+
+_Reading = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+_READINGS: tuple[_Reading, ...] = (lambda schema: schema, _without_odd_patterns)
+"""How schemas of tools are read: as they are, or else without what llguidance itself would not leave out."""
 
 
 def _object(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -122,6 +122,57 @@ def test_a_form_that_makes_no_sense_is_refused(front: RunningFront, form: Any, s
     assert response.json()["error"]["param"] == said
 
 
+ODD = {"type": "string", "pattern": "^(?!a)[a-c]{1,3}$"}
+HARD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "kinds": {"type": "array", "items": {"enum": ["x", "y"]}, "maxItems": 2, "uniqueItems": True},
+        "pattern": ODD,
+        "size": {"oneOf": [{"type": "integer", "maximum": 5, "minimum": 0}, {"const": 1.5}]},
+    },
+    "required": ["kinds", "pattern", "size"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_a_grammar_cannot_say_is_refused_where_it_has_to_be_followed(front: RunningFront, strict: bool) -> None:
+    """Sets and patterns that look ahead are in schemas that pydantic makes."""
+    form = {"type": "json_schema", "json_schema": {"name": "hard", "schema": HARD, "strict": strict}}
+    script = '{"kinds": ["x", "x"], "pattern": "abcd", "size": 1.5}'
+    body = {"model": "scripted", "messages": told(f"{script} and more"), "response_format": form, "max_tokens": 100}
+    response = httpx.post(f"{front.url}/v1/chat/completions", json=body, timeout=60)
+    if strict:
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, "response_format.json_schema.schema")
+        assert "Without `strict`" in error["remedy"]
+    else:
+        assert response.json()["choices"][0]["message"]["content"] == script
+        assert response.headers["X-Freetoken-Ignored"] == "response_format.json_schema.schema"
+
+
+def test_one_of_several_schemas_is_any_of_them(front: RunningFront) -> None:
+    """As pydantic's unions that a member tells apart, which look alike to a grammar."""
+    schema = {
+        "oneOf": [{"type": "integer", "minimum": 7, "maximum": 7}, {"type": "number", "minimum": 7, "maximum": 7}]
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": schema, "strict": True}}
+    body = {"model": "scripted", "messages": told("7"), "response_format": form, "max_tokens": 20}
+    response = httpx.post(f"{front.url}/v1/chat/completions", json=body, timeout=60)
+    assert response.json()["choices"][0]["message"]["content"] == "7"
+    assert "X-Freetoken-Ignored" not in response.headers
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "plan"}}])
+def test_a_tool_may_say_what_a_grammar_cannot(front: RunningFront, choice: Any) -> None:
+    tool = {"type": "function", "function": {"name": "plan", "parameters": HARD}}
+    script = '<tool_call>\n{"name": "plan", "arguments": {"kinds": [], "pattern": "abcd", "size": 2}}\n</tool_call>'
+    options: Any = {"model": "scripted", "messages": told(script), "tools": [tool], "max_tokens": 200}
+    (call,) = front.openai.chat.completions.create(**options, tool_choice=choice).choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    assert json.loads(call.function.arguments) == {"kinds": [], "pattern": "abcd", "size": 2}
+
+
 def child_of(worker: int) -> int:
     """The process that follows the worker's grammars."""
     (child,) = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
-from engine.front.answer_forms import response_format
+from engine.front.answer_forms import AnswerForm, response_format
 from engine.front.asked import ChatAsked, ThoughtBudget, values_of
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import thinking_variables, thought_budget
@@ -41,6 +41,7 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> ChatAsked:
         prefill = _prefill(messages[-1])
         messages = messages[:-1]
     offer, server_tools = _tools(values["tools"])
+    form = _form(values, prefill)
     known = (*MESSAGES, "messages", "system")
     return ChatAsked(
         model=values["model"],
@@ -56,9 +57,9 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> ChatAsked:
         template_values=_thinking(values["thinking"], values["output_config"]),
         tools=_tool_use(offer, values["tool_choice"]),
         budget=_budget(values["thinking"]),
-        grammar=_grammar(values, prefill),
+        grammar=form.grammar,
         prefill=prefill,
-        ignored=(*(fields.shortened(name) for name in body if name not in known), *server_tools),
+        ignored=(*(fields.shortened(name) for name in body if name not in known), *form.partly, *server_tools),
     )
 
 
@@ -166,14 +167,14 @@ def _prefill(message: Mapping[str, Any]) -> str:
     return str(message["content"]).rstrip()
 
 
-def _grammar(values: Mapping[str, Any], prefill: str) -> str:
+def _form(values: Mapping[str, Any], prefill: str) -> AnswerForm:
     """The form that an answer is to have: a member of `output_config`, which once stood by itself."""
     nested = values["output_config"].get("format")
     name, form = ("output_format", values["output_format"]) if nested is None else ("output_config.format", nested)
-    grammar = response_format(name, form)
-    if grammar and prefill:
+    read = response_format(name, form)
+    if read.grammar and prefill:
         raise FieldError(name, "the last message begins the answer.", "Leave out one of both.")
-    return grammar
+    return read
 
 
 def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[Offer, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from engine.base.errors import UsageError
 from engine.base.sampling import PARAMETERS
 from engine.base.units import parse_duration
 from engine.front import fields
-from engine.front.answer_forms import ollama_format
+from engine.front.answer_forms import AnswerForm, ollama_format
 from engine.front.asked import Asked, ChatAsked, values_of
 from engine.front.fields import Field, FieldError, described
 from engine.front.thinking import thinking_variables
@@ -56,7 +56,7 @@ _SHARED = {
     "options": Field(fields.mapping, {}),
     "keep_alive": Field(read_keep_alive),
     "think": Field(_think),
-    "format": Field(ollama_format, ""),
+    "format": Field(ollama_format, AnswerForm()),
 }
 CHAT = {**_SHARED, "messages": Field(fields.mappings, ()), "tools": Field(tools, Offer())}
 GENERATE = {
@@ -127,7 +127,7 @@ def _chat(values: Mapping[str, Any], messages: list[Mapping[str, Any]], use: Too
         **_asked(values),
         messages=with_names_of_tools(tuple(messages)),
         template_values=_thinking(values["think"]),
-        grammar=values["format"],
+        grammar=values["format"].grammar,
         tools=use,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front import fields
-from engine.front.answer_forms import response_format
+from engine.front.answer_forms import AnswerForm, response_format
 from engine.front.asked import Asked, ChatAsked, given
 from engine.front.custom_tools import call_of
 from engine.front.fields import Field, FieldError, described, read_fields, shortened
@@ -131,7 +131,7 @@ CHAT = {
     "logprobs": Field(fields.flag, False),
     "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
     "chat_template_kwargs": Field(_template_values, {}),
-    "response_format": Field(response_format, ""),
+    "response_format": Field(response_format, AnswerForm()),
     "tools": Field(tools, Offer()),
     "tool_choice": Field(tool_choice, "auto"),
     "parallel_tool_calls": Field(fields.flag, True),
@@ -177,10 +177,10 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
         **_shared(values, logprobs, most),
         messages=with_names_of_tools(values["messages"]),
         template_values={**variables_of_effort(values["reasoning_effort"]), **values["chat_template_kwargs"]},
-        grammar=values["response_format"],
+        grammar=values["response_format"].grammar,
         reads_reasoning=values["reasoning_format"] == "auto",
         budget=chosen_budget(values),
-        ignored=tuple(f"tools[{index}].custom.format" for index in values["tools"].grammars),
+        ignored=(*values["response_format"].partly, *(f"tools[{i}].custom.format" for i in values["tools"].grammars)),
         tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),
     )
 

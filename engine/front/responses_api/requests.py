@@ -61,7 +61,8 @@ def previous_id(body: Mapping[str, Any]) -> str | None:
 def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
     """The request in `body`, which goes on from the messages `before`. FieldError for what cannot be served."""
     values = {name: field.value(name, body) for name, field in RESPONSE.items()}
-    form = values["text"].get("format")
+    wished = values["text"].get("format")
+    form = response_format("text.format", {} if wished is None else wished)
     conversation = (*before, *_messages(body.get("input")))
     instructions = ({"role": "system", "content": values["instructions"]},) if values["instructions"] else ()
     offer, other_tools = _tools(values["tools"])
@@ -79,13 +80,13 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
         messages=with_names_of_tools((*instructions, *conversation)),
         template_values=_thinking(values["reasoning"]),
         tools=_tool_use(offer, values),
-        grammar=response_format("text.format", {} if form is None else form),
+        grammar=form.grammar,
         budget=chosen_budget(values),
         conversation=conversation,
         store=values["store"],
         previous=values["previous_response_id"],
         echoed=_echoed(values, body),
-        ignored=(*(fields.shortened(name) for name in body if name not in known), *other_tools),
+        ignored=(*(fields.shortened(name) for name in body if name not in known), *form.partly, *other_tools),
     )
 
 
