@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -209,3 +210,4 @@ def test_content_parts_and_the_developer_role(front: RunningFront) -> None:
 def test_models_are_those_of_the_store(front: RunningFront) -> None:
     assert [model.id for model in front.openai.models.list()] == sorted(FAKE_MODELS)
     assert front.openai.models.retrieve("fake").object == "model"
+    assert httpx.get(f"{front.url}/v1/models/").json() == httpx.get(f"{front.url}/v1/models").json()

@@ -49,8 +49,9 @@ class OpenAI:
         return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
     async def model(self, request: Request) -> Response:
-        """One model of the store."""
-        return JSONResponse(self._model_json(request.path_params["name"]))
+        """One model of the store; all of them for the list's own path with a slash behind it."""
+        name = request.path_params["name"]
+        return JSONResponse(self._model_json(name)) if name else await self.models(request)
 
     async def chat(self, request: Request) -> Response:
         """A chat completion."""
