@@ -48,6 +48,10 @@ class EncodedError(UsageError):
     """A body that is compressed."""
 
 
+class UnheldThreadError(FieldError):
+    """A conversation that the server was to hold between requests, in Anthropic's interface."""
+
+
 class Dialect(Protocol):
     """One interface's manner of speaking."""
 
@@ -115,7 +119,10 @@ class AnthropicDialect:
 
     def error(self, error: FreetokenError) -> Json:
         told = self.refusal(status_of(error), str(error))
-        return {**told, "error": {**told["error"], "remedy": error.remedy}}
+        more: Json = {"remedy": error.remedy}
+        if isinstance(error, UnheldThreadError):  # so that clients send the whole conversation from then on
+            more["details"] = {"error_code": "thread_unsupported_request", "unsupported": [error.field]}
+        return {**told, "error": {**told["error"], **more}}
 
     def refusal(self, status: int, message: str) -> Json:
         kind = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")

@@ -166,6 +166,7 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": "1024"}}, "thinking.budget_tokens"),
         ({"temperature": "hot"}, "temperature"),
         ({"stop_sequences": [1]}, "stop_sequences"),
+        ({"compaction": {"type": "summarize"}}, "compaction"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ],
@@ -210,3 +211,18 @@ def test_models_are_listed(front: RunningFront) -> None:
     model = client(front).models.retrieve("fake")
     assert (model.type, model.display_name, model.created_at) == ("model", "fake", listed["fake"].created_at)
     assert model.created_at.timestamp() > 0
+
+
+def test_a_tool_loop_of_the_client_keeps_its_conversation(front: RunningFront) -> None:
+    """It asks the server to hold the conversation, and sends all of it once it is told that nobody does."""
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return f"Sunny in {city}."
+
+    script = f"{PARIS}]]] [[[{PARIS.replace('Paris', 'Oslo')}]]] [[[Both are sunny."
+    options: Any = {"model": "scripted", "max_tokens": 400, "tools": [get_weather]}
+    messages = list(client(front).beta.messages.tool_runner(**options, messages=told(script)))
+    assert [message.stop_reason for message in messages] == ["tool_use", "tool_use", "end_turn"]
+    assert [block.text for block in messages[-1].content if block.type == "text"] == ["Both are sunny."]

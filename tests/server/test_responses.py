@@ -151,6 +151,8 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
         ({"tool_choice": "perhaps"}, "tool_choice"),
         ({"temperature": 1000}, "temperature"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ],
 )
 def test_a_bad_member_is_named(front: RunningFront, change: dict[str, Any], said: str) -> None:

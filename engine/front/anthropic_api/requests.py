@@ -11,6 +11,7 @@ from engine.base.sampling import PARAMETERS
 from engine.front import fields
 from engine.front.answer_forms import AnswerForm, response_format
 from engine.front.asked import ChatAsked, ThoughtBudget, values_of
+from engine.front.dialects import UnheldThreadError
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import thinking_variables, thought_budget
 from engine.front.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
@@ -26,6 +27,7 @@ MESSAGES = {
     "tools": Field(fields.mappings, ()),
     "output_config": Field(fields.mapping, {}),
     "output_format": Field(fields.mapping, {}),
+    "compaction": Field(fields.only()),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
 
@@ -35,6 +37,8 @@ def read_messages(body: Mapping[str, Any], counting: bool = False) -> ChatAsked:
     values = {name: field.value(name, body) for name, field in MESSAGES.items()}
     if values["max_tokens"] is None and not counting:
         raise FieldError("max_tokens", "a number of tokens is expected.")
+    if body.get("thread") is not None:
+        raise UnheldThreadError("thread", "this server holds no conversations.", "Send all messages of it.")
     messages = _conversation(body.get("system"), body.get("messages"))
     prefill = ""
     if messages[-1]["role"] == "assistant":

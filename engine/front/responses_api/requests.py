@@ -32,6 +32,8 @@ RESPONSE = {
     **THOUGHT_BUDGETS,
     "instructions": Field(fields.text, ""),
     "previous_response_id": Field(fields.text),
+    "conversation": Field(fields.only()),
+    "prompt": Field(fields.only()),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
 _TOOLS = {"function": ("name", "description", "parameters"), "custom": ("name", "description", "format")}
