@@ -6,25 +6,21 @@ lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from engine.memory.blocks import BlockKind, ContextRoom
-from engine.memory.checkpoints import Checkpoint, Checkpoints
-from engine.memory.lease import Held, Lease, Save
+from engine.memory.checkpoints import Checkpoint
+from engine.memory.context_blocks import ContextBlocks
+from engine.memory.lease import Lease, Save
 from engine.memory.lookup import ContextTraits, Found, Reuse, look_up
 from engine.memory.pages import PAGE_TOKENS, page_border, pages_for
-from engine.memory.pools import BlockPool
-from engine.memory.radix import Node, RadixTree
+from engine.memory.radix import Node
 from engine.memory.retention import Rank
-from engine.memory.windows import TreeWindows, first_seen
+from engine.memory.windows import first_seen
 
 SAVES_SHARE = 0.75  # of what checkpoints may take: the most that one prompt saves
-
-
-Write = Callable[[BlockKind, int], None]
-"""Fills a block."""
 
 
 class BlockStore(Protocol):
@@ -35,43 +31,14 @@ class BlockStore(Protocol):
         ...
 
 
-class ContextMemory:
+class ContextMemory(ContextBlocks):
     """Gives blocks to requests and keeps what they computed for the next ones."""
 
     def __init__(self, room: ContextRoom, traits: ContextTraits, store: BlockStore) -> None:
-        self.traits = traits
-        self.pages = BlockPool("page", room.pages)
-        self.windows = BlockPool("window", room.windows if traits.reach else 0)
-        self.states = BlockPool("state", room.states if traits.stateful else 0)
-        self.tree = RadixTree()
-        self.tree_windows = TreeWindows(self.windows)
-        self.checkpoints = Checkpoints(self.states, self.tree_windows)
+        super().__init__(room, traits)
         self._store = store
-        self.prefixes: set[Held] = set()  # on their way to a file or back: they hold blocks beside the leases'
+        self.prefixes: set[object] = set()  # on their way to a file or back: they hold blocks beside the leases'
         self.leases: dict[Lease, None] = {}  # in order: what is done to all is done in the order in which they came
-
-    @property
-    def room(self) -> ContextRoom:
-        """Blocks there are of the kinds that the model uses."""
-        return ContextRoom(self.pages.capacity, self.windows.capacity, self.states.capacity)
-
-    @property
-    def pools(self) -> tuple[BlockPool, ...]:
-        """Those of the kinds that the model uses."""
-        windows, states = (self.windows,) * bool(self.traits.reach), (self.states,) * self.traits.stateful
-        return (self.pages, *windows, *states)
-
-    def available(self, kind: BlockKind) -> int:
-        """Blocks that requests could still get: the free ones and those that may be forgotten."""
-        if kind == "page":
-            return self.pages.free + self.tree.evictable
-        if kind == "window":
-            return self.windows.free + self.tree_windows.unpinned
-        return self.states.free + (self.checkpoints.unpinned if self.traits.stateful else 0)
-
-    def held(self, kind: BlockKind) -> int:
-        """Blocks that live requests hold."""
-        return self.room.count(kind) - self.available(kind)
 
     @property
     def saves_budget(self) -> int:
@@ -198,75 +165,6 @@ class ContextMemory:
         self._release(lease)
         self.forget(self.tree.prune(node))
 
-    def forget(self, nodes: Iterable[Node]) -> None:
-        """Free the blocks of nodes that have left the tree; a checkpoint whose pages are gone is gone."""
-        for node in nodes:
-            if node.checkpoint is not None:
-                self.checkpoints.drop(node.checkpoint)
-            self.tree_windows.drop(node)
-            self.pages.give([node.page])
-
-    def known(self, tokens: Sequence[int]) -> list[Node]:
-        """The whole pages of `tokens` that there are."""
-        return self.tree.match(tokens, len(tokens) // PAGE_TOKENS)
-
-    def hold(self, held: Held) -> None:
-        """Keep what it names from being forgotten, until `let_go`. Blocks may move meanwhile."""
-        self.prefixes.add(held)
-        if held.path:
-            self.tree.pin(held.path[-1])
-        self.tree_windows.pin(held.windows)
-        for checkpoint in held.checkpoints:
-            self.checkpoints.pin(checkpoint)
-
-    def let_go(self, held: Held, forget: bool = False) -> None:
-        """End a hold; with `forget` its tokens are forgotten as far back as nobody else builds on them."""
-        end = held.path[-1] if held.path else self.tree.root
-        self.prefixes.discard(held)
-        self.tree_windows.unpin(held.windows)
-        for checkpoint in held.checkpoints:
-            self.checkpoints.unpin(checkpoint)
-        if held.path:
-            self.tree.unpin(end)
-        held.path, held.windows, held.checkpoints = [], [], []
-        if forget:
-            self.forget(self.tree.prune(end))
-
-    def put_page(self, held: Held, letters: tuple[int, ...], write: Write) -> Node:
-        """Extend a held path by the page with these tokens, which is written unless it is there."""
-        parent = held.path[-1] if held.path else self.tree.root
-        node = parent.children.get(letters)
-        if node is None:
-            (page,) = self.take_pages(1)
-            _fill(self.pages, page, write)
-            node, _ = self.tree.insert(parent, letters, page)
-        self.tree.pin(node)
-        if held.path:
-            self.tree.unpin(parent)
-        held.path.append(node)
-        return node
-
-    def put_window(self, held: Held, node: Node, write: Write) -> None:
-        """Hold the window page of a node too; it is written unless it is there."""
-        if node.window < 0:
-            (window,) = self.take_windows(1)
-            _fill(self.windows, window, write)
-            self.tree_windows.put(node, window)
-        self.tree_windows.pin([node])
-        held.windows.append(node)
-
-    def put_checkpoint(self, held: Held, node: Node, write: Write) -> None:
-        """Make a node of a held path a checkpoint, unless it is one or lacks what its window shows."""
-        reach = self.traits.reach
-        tail = held.path[first_seen(node.depth * PAGE_TOKENS, reach) :] if reach else []
-        if node.checkpoint is not None or any(page.window < 0 for page in tail):
-            return
-        state = -1
-        if self.traits.stateful:
-            state = self.take_state()
-            _fill(self.states, state, write)
-        self.checkpoints.place(node, state, tuple(tail), Rank.END, kept=True)
-
     def let_go_of_last_borders(self) -> None:
         """Live requests do without the states at their last borders."""
         for lease in self.leases:
@@ -275,25 +173,9 @@ class ContextMemory:
                 lease.last = None
 
     def rename(self, kind: BlockKind, moves: Mapping[int, int]) -> None:
-        """Write the new numbers of moved blocks wherever they are known."""
-        if not moves:
-            return
-        for node in self.tree.nodes():
-            if kind == "page":
-                node.page = moves.get(node.page, node.page)
-            elif kind == "window":
-                node.window = moves.get(node.window, node.window)
-            elif node.checkpoint is not None:
-                node.checkpoint.state = moves.get(node.checkpoint.state, node.checkpoint.state)
+        super().rename(kind, moves)
         for lease in self.leases:
             lease.rename(kind, moves)
-
-    def free_window(self) -> None:
-        """Free one window page: one that nobody needs, else those of the checkpoint that was used longest ago."""
-        if self.tree_windows.loose:
-            self.tree_windows.drop_loose()
-        else:
-            self.checkpoints.drop_oldest()
 
     def _extend(self, lease: Lease, path: list[Node]) -> None:
         """Take the lease to the end of `path`, where it can be taken up."""
@@ -382,30 +264,3 @@ class ContextMemory:
             self.tree.unpin(lease.path[-1])
         lease.path, lease.pages, lease.windows, lease.saves = [], [], [], []
         lease.state, lease.last = -1, None
-
-    def take_pages(self, count: int) -> list[int]:
-        """Pages, forgetting old prefixes if need be. The caller has looked at `available` first, as for the others."""
-        if count > self.pages.free:
-            self.forget(self.tree.evict(count - self.pages.free))
-        return self.pages.take(count)
-
-    def take_windows(self, count: int) -> list[int]:
-        """Window pages."""
-        while self.windows.free < count:
-            self.free_window()
-        return self.windows.take(count)
-
-    def take_state(self) -> int:
-        """A state block."""
-        if not self.states.free:
-            self.checkpoints.drop_oldest()
-        return self.states.take(1)[0]
-
-
-def _fill(pool: BlockPool, block: int, write: Write) -> None:
-    """Write a block that was just taken, and give it back if that fails."""
-    try:
-        write(pool.kind, block)
-    except BaseException:
-        pool.give([block])
-        raise

@@ -63,12 +63,3 @@ class Lease:
             self.windows = [moves.get(window, window) for window in self.windows]
         else:
             self.state = moves.get(self.state, self.state)
-
-
-@dataclass(eq=False)
-class Held:
-    """What a prefix keeps from being forgotten while it goes to a file or comes from one."""
-
-    path: list[Node] = field(default_factory=list)  # up to its end, which is pinned
-    windows: list[Node] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)

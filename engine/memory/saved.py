@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.memory.blocks import BlockKind
-from engine.memory.context import ContextMemory, Write
-from engine.memory.lease import Held
+from engine.memory.context import ContextMemory
+from engine.memory.holding import Hold, Write
 from engine.memory.pages import PAGE_TOKENS
 
 MOST_CHECKPOINTS = 8  # that are saved: the deepest, since conversations are mostly gone on with near their ends
@@ -37,14 +37,12 @@ class HeldPrefix:
     """What is known of some tokens, kept from being forgotten until `release`. Blocks may move meanwhile."""
 
     def __init__(self, memory: ContextMemory, tokens: Sequence[int]) -> None:
-        self._memory = memory
-        path = memory.known(tokens)
+        path = memory.tree.match(tokens, len(tokens) // PAGE_TOKENS)
         checkpoints = [node.checkpoint for node in path if node.checkpoint is not None][-MOST_CHECKPOINTS:]
         if memory.traits.stateful or memory.traits.reach:  # behind the last checkpoint nobody can go on
             path = path[: checkpoints[-1].node.depth] if checkpoints else []
         windows = list(dict.fromkeys(node for checkpoint in checkpoints for node in checkpoint.tail))
-        self._held = Held(path, windows, checkpoints)
-        memory.hold(self._held)
+        self._held = Hold(memory, path, windows, checkpoints)
         self.tokens = tuple(tokens[: len(path) * PAGE_TOKENS])
         """Those of whole pages that are held."""
 
@@ -66,7 +64,7 @@ class HeldPrefix:
 
     def release(self) -> None:
         """Let go of it."""
-        self._memory.let_go(self._held)
+        self._held.let_go()
 
 
 class RestoredPrefix:
@@ -79,8 +77,7 @@ class RestoredPrefix:
         self._memory = memory
         self._tokens = tokens
         self._pages = pages
-        self._held = Held()
-        memory.hold(self._held)
+        self._held = Hold(memory)
 
     @property
     def restored(self) -> int:
@@ -98,17 +95,17 @@ class RestoredPrefix:
         if not all(memory.available(kind) for kind in saved.kinds(memory.traits.stateful)):
             return False
         letters = tuple(self._tokens[self.restored : self.restored + PAGE_TOKENS])
-        node = memory.put_page(self._held, letters, write)
+        node = self._held.put_page(letters, write)
         if saved.window:
-            memory.put_window(self._held, node, write)
+            self._held.put_window(node, write)
         if saved.checkpoint:
-            memory.put_checkpoint(self._held, node, write)
+            self._held.put_checkpoint(node, write)
         return True
 
     def release(self) -> None:
         """Leave what is there to whoever wants it."""
-        self._memory.let_go(self._held)
+        self._held.let_go()
 
     def discard(self) -> None:
         """Take out again what is there, as far back as nobody else builds on it."""
-        self._memory.let_go(self._held, forget=True)
+        self._held.let_go(forget=True)

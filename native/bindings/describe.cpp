@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/codec_names.h"
+#include "core/pack.h"
 
 namespace nb = nanobind;
 
@@ -59,6 +60,16 @@ Codec codec_named(const std::string& name) {
 Form form_named(const std::string& name) {
     if (const auto form = form_by_name(name)) return *form;
     throw ProgramError("the form " + name + " is unknown");
+}
+
+PackedMatrix packed_matrix(const std::string& codec, int rows, int cols, const Bytes& packed) {
+    if (rows <= 0 || cols <= 0) throw ProgramError("an empty matrix");
+    const PackedMatrix matrix = {codec_named(codec), rows, cols, packed.data()};
+    const auto wanted = static_cast<size_t>(packed_bytes(matrix.codec, rows, cols));
+    if (packed.size() != wanted)
+        throw ProgramError("a packed matrix of " + std::to_string(packed.size()) + " bytes instead of " +
+                           std::to_string(wanted));
+    return matrix;
 }
 
 ProgramSpec program_spec(nb::handle program) {

@@ -1,17 +1,16 @@
-// From Python's dataclasses (engine/program/ir.py, engine/files/ftw/opening.py) to descriptions.
+// From Python's dataclasses (engine/program/ir.py, engine/files/ftw/opening.py) and arrays to descriptions.
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <string>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "exec/program.h"
+#include "kernels/kernels.h"
 
 namespace freetoken {
-
-using Bytes = nanobind::ndarray<const uint8_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
 // Keeps alive what is borrowed through it.
 class Lender {
@@ -28,6 +27,9 @@ private:
 // Throw ProgramError for a name that no codec or raw form has.
 Codec codec_named(const std::string& name);
 Form form_named(const std::string& name);
+
+// A matrix over borrowed bytes. Throws ProgramError where they are not as many as it has.
+PackedMatrix packed_matrix(const std::string& codec, int rows, int cols, const Bytes& packed);
 
 // An `engine.program.ir.Program`, an `engine.files.ftw.opening.Tensor`, `Bank` and field of a bank.
 ProgramSpec program_spec(nanobind::handle program);

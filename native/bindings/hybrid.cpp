@@ -1,6 +1,5 @@
 // The worker beside a device, in Python. Calls that wait leave the interpreter lock.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/bind.h"
 #include "bindings/describe.h"
 #include "bindings/machine.h"
@@ -25,7 +25,6 @@ using namespace nb::literals;
 namespace freetoken {
 namespace {
 
-using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Activation = std::tuple<std::string, float, float>;
 
 nb::dict layout_of(int max_tokens, int top_k, int hidden) {

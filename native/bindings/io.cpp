@@ -1,6 +1,5 @@
 // Large reads, and memory to read into. Every call that waits for a disk leaves the interpreter lock.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -13,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/bind.h"
 #include "exec/memory.h"
 #include "io/numa.h"
@@ -24,8 +24,7 @@ using namespace nb::literals;
 namespace freetoken {
 namespace {
 
-using HostBytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
-using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using HostBytes = NumpyArray<uint8_t, 1>;
 using PartTuple = std::tuple<nb::object, uint64_t, size_t>;
 
 // Zeros until they are written, in huge pages where the system has them; freed with the last view. It begins with a

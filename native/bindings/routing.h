@@ -1,17 +1,15 @@
 // The routing of an executor, from and to arrays of Python.
 #pragma once
 
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <optional>
 
+#include "bindings/arrays.h"
 #include "exec/executor.h"
 
 namespace freetoken {
 
 using RoutingIds = nanobind::ndarray<const int32_t, nanobind::ndim<3>, nanobind::c_contig, nanobind::device::cpu>;
-using NumpyRouting = nanobind::ndarray<nanobind::numpy, int32_t, nanobind::ndim<3>>;
+using NumpyRouting = NumpyArray<int32_t, 3>;
 
 // What the last step chose, [layers][tokens][top_k]. Throws ProgramError if it was not recorded.
 NumpyRouting recorded_routing(const Executor& executor);

@@ -1,7 +1,6 @@
 // The simulated device in Python: emulated kernels and the memory they work on. engine/device/sim.py makes a driver of
 // it.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -10,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/bind.h"
 #include "sim/address_range.h"
 #include "sim/emulator.h"
@@ -22,7 +22,7 @@ namespace {
 
 using sim::AddressRange;
 using sim::Emulator;
-using BytesArray = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+using BytesArray = NumpyArray<uint8_t, 1>;
 
 // (name, letters of its parameters, flat) of every emulated kernel; its place is its number.
 std::vector<std::tuple<std::string, std::string, bool>> kernel_list() {

@@ -92,6 +92,8 @@ public:
     bool flag(const std::string& name) const;
     std::string text(const std::string& name) const;
     Glu glu() const;
+    const Operations& operations() const { return *builder.machine().operations; }
+    const Kernels& kernels() const { return *builder.machine().kernels; }
     // Width of a buffer, checked.
     void width(const Buffer& buffer, int64_t wanted) const;
 

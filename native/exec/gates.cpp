@@ -1,44 +1,19 @@
 // Operations around recurrences that treat every row by itself.
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "core/numerics.h"
 #include "exec/recurrence.h"
+#include "exec/rows.h"
 
 namespace freetoken {
-namespace {
-
-std::unique_ptr<Operation> row_operation(const Buffer& domain, int64_t cost, RowOperation::Body body) {
-    return std::make_unique<RowOperation>(Clock::dense, domain.per_row, cost, std::move(body));
-}
-
-// Buffers of equal rows, one for each row of the same domain.
-void alike(const OpReader& op, const Buffer& a, const Buffer& b) {
-    op.width(b, a.width);
-    op.require(a.per_row == b.per_row, "buffers " + a.name + " and " + b.name + " hold rows of different kinds");
-}
-
-int group_of(const OpReader& op, const Buffer& x) {
-    const int group = op.integer("group");
-    op.require(group > 0 && x.width % group == 0, "the group does not divide the width");
-    return group;
-}
-
-}  // namespace
 
 std::unique_ptr<Operation> make_l2_norm(const OpReader& op) {
     op.arity(1, 1, 0);
-    const Buffer& x = op.read(0);
-    const Buffer& y = op.write(0);
-    alike(op, x, y);
-    const int group = group_of(op, x);
-    const float eps = op.real("eps");
-    const Operations& operations = *op.builder.machine().operations;
-    return row_operation(x, x.width, [=, &x, &y, &operations](const Step&, int row) {
-        for (int begin = 0; begin < x.width; begin += group)
-            operations.l2_norm(x.row(row) + begin, eps, group, y.row(row) + begin);
-    });
+    const Norm norm(op);
+    const Operations& operations = op.operations();
+    return norm.operation(
+        1, [=, &operations](const float* x, float* y) { operations.l2_norm(x, norm.eps, norm.group, y); });
 }
 
 std::unique_ptr<Operation> make_decay(const OpReader& op) {
@@ -53,7 +28,7 @@ std::unique_ptr<Operation> make_decay(const OpReader& op) {
     const float* bias = op.vector(1, a.width);
     std::vector<float> rates;
     for (int i = 0; i < a.width; ++i) rates.push_back(-exp(a_log[i / (a.width / heads)]));
-    const Operations& operations = *op.builder.machine().operations;
+    const Operations& operations = op.operations();
     return row_operation(a, 8 * int64_t{a.width},
                          [&a, &g, &operations, bound, bias, rates = std::move(rates)](const Step&, int row) {
                              operations.decay(a.row(row), rates.data(), bias, bound, a.width, g.row(row));
@@ -73,7 +48,7 @@ std::unique_ptr<Operation> make_gated_norm(const OpReader& op) {
     const GateKind kind = gate_kind(op);
     const bool own = op.vector_length(0) != group;  // every value has a weight of its own
     const float* w = op.vector(0, own ? x.width : group);
-    const Operations& operations = *op.builder.machine().operations;
+    const Operations& operations = op.operations();
     return row_operation(x, 8 * int64_t{x.width}, [=, &x, &gate, &y, &operations](const Step&, int row) {
         for (int begin = 0; begin < x.width; begin += group)
             operations.gated_norm(kind, gate_first, x.row(row) + begin, gate.row(row) + begin, own ? w + begin : w, eps,
@@ -92,7 +67,7 @@ std::unique_ptr<Operation> make_gate(const OpReader& op) {
     const int run = whole ? x.width : x.width / gate.width;
     alike(op, x, y);
     const GateKind kind = gate_kind(op);
-    const Operations& operations = *op.builder.machine().operations;
+    const Operations& operations = op.operations();
     return row_operation(x, 4 * int64_t{x.width}, [=, &x, &gate, &y, &operations](const Step&, int row) {
         for (int begin = 0, i = 0; begin < x.width; begin += run, ++i)
             operations.gate(kind, x.row(row) + begin, gate.row(row) + i, !whole, run, y.row(row) + begin);
@@ -104,7 +79,7 @@ std::unique_ptr<Operation> make_relu2(const OpReader& op) {
     const Buffer& x = op.read(0);
     const Buffer& y = op.write(0);
     alike(op, x, y);
-    const Operations& operations = *op.builder.machine().operations;
+    const Operations& operations = op.operations();
     return row_operation(
         x, x.width, [&x, &y, &operations](const Step&, int row) { operations.relu2(x.row(row), x.width, y.row(row)); });
 }

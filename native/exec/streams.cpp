@@ -1,11 +1,9 @@
 // Operations of a residual stream that is several: the weights that mix them, and what is made of them.
 #include "core/streams.h"
 
-#include <memory>
 #include <string>
-#include <utility>
 
-#include "exec/builder.h"
+#include "exec/rows.h"
 
 namespace freetoken {
 namespace {
@@ -15,14 +13,6 @@ int streams_of(const OpReader& op) {
     op.require(streams > 0 && streams <= kMostStreams,
                "mixes " + std::to_string(streams) + " streams, not 1 to " + std::to_string(kMostStreams));
     return streams;
-}
-
-void same_domain(const OpReader& op, const Buffer& a, const Buffer& b) {
-    op.require(a.per_row == b.per_row, "buffers " + a.name + " and " + b.name + " hold rows of different kinds");
-}
-
-std::unique_ptr<Operation> row_operation(const Buffer& domain, int64_t cost, RowOperation::Body body) {
-    return std::make_unique<RowOperation>(Clock::dense, domain.per_row, cost, std::move(body));
 }
 
 }  // namespace
@@ -35,7 +25,7 @@ std::unique_ptr<Operation> make_stream_weights(const OpReader& op) {
     op.width(weights, stream_weight_count(shape));
     const float* base = op.vector(0, weights.width);
     const float* scale = op.vector(1, shape.iterations > 0 ? 3 : 1);
-    const Operations& operations = *op.builder.machine().operations;
+    const Operations& operations = op.operations();
     const int64_t cost = int64_t{weights.width} * (8 + 8 * shape.iterations);
     return row_operation(weights, cost, [=, &weights, &operations](const Step&, int row) {
         operations.stream_weights(shape, base, scale, weights.row(row));
@@ -52,7 +42,7 @@ std::unique_ptr<Operation> make_collapse(const OpReader& op) {
     op.require(weights.width >= streams, "has too few weights");
     same_domain(op, x, weights);
     same_domain(op, x, y);
-    const Operations& operations = *op.builder.machine().operations;
+    const Operations& operations = op.operations();
     return row_operation(y, x.width, [=, &x, &weights, &y, &operations](const Step&, int row) {
         const float* rows[kMostStreams];
         for (int s = 0; s < streams; ++s) rows[s] = x.row(row) + static_cast<size_t>(s) * static_cast<size_t>(y.width);
@@ -71,7 +61,7 @@ std::unique_ptr<Operation> make_expand(const OpReader& op) {
     op.width(weights, int64_t{streams} * (2 + streams));
     same_domain(op, x, part);
     same_domain(op, x, weights);
-    const Operations& operations = *op.builder.machine().operations;
+    const Operations& operations = op.operations();
     return row_operation(x, int64_t{x.width} * streams, [=, &x, &part, &weights, &operations](const Step&, int row) {
         operations.expand_streams(streams, part.width, part.row(row), weights.row(row), x.row(row));
     });
