@@ -37,7 +37,8 @@ class Agent:
     """One agent. In all that it is told {root}, {url}, {model}, {key}, {context} and {answer} are filled in; a
     variable, a group of arguments or a member that needs what is not known is left out.
 
-    `config` is the variable that holds a configuration as JSON, and what that is.
+    `config` is the variable that holds a configuration as JSON, and what that is; `file` is the variable that names a
+    file with one, which is there while the agent runs.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Agent:
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: Sequence[Sequence[str]] = ()
     config: tuple[str, Mapping[str, object]] | None = None
+    file: tuple[str, Mapping[str, object]] | None = None
 
 
 AGENTS = (
@@ -121,6 +123,17 @@ AGENTS = (
             ("--model", "openai/{model}"),
             ("--no-show-model-warnings", "--no-show-release-notes", "--no-check-update"),
         ),
+        file=(
+            "AIDER_MODEL_METADATA_FILE",
+            {
+                "openai/{model}": {
+                    "max_input_tokens": "{context}",
+                    "max_output_tokens": "{answer}",
+                    "litellm_provider": "openai",
+                    "mode": "chat",
+                }
+            },
+        ),
     ),
 )
 
@@ -140,6 +153,14 @@ def variables_of(agent: Agent, server: Server) -> dict[str, str]:
         name, content = agent.config
         variables[name] = json.dumps(_filled_config(content, server))
     return variables
+
+
+def file_of(agent: Agent, server: Server) -> tuple[str, str] | None:
+    """The variable that names a file of ours, and what that holds; None where there is nothing to tell."""
+    if agent.file is None or not server.context:
+        return None
+    name, content = agent.file
+    return name, json.dumps(_filled_config(content, server))
 
 
 def environment_of(agent: Agent, server: Server, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +17,7 @@ from typing import Any
 from engine.base.config import Config
 from engine.base.errors import BusyError, NotFoundError
 from engine.base.paths import Paths
-from freetoken_cli.agents import NO_KEY, Agent, Server, command_of, environment_of, variables_of
+from freetoken_cli.agents import NO_KEY, Agent, Server, command_of, environment_of, file_of, variables_of
 from freetoken_cli.client import Front, load_request
 from freetoken_cli.front_process import ensure_front, health, shut_down, stop_idle_front
 from freetoken_cli.output import Output
@@ -28,11 +30,17 @@ def dry_run(agent: Agent, server: Server, arguments: Sequence[str], output: Outp
     """Print the command with the variables that it gets; nothing is started."""
     variables = variables_of(agent, server)
     command = command_of(agent, server, arguments)
+    file = file_of(agent, server)
     if output.as_json:
-        output.document({"environment": variables, "command": command})
+        files = {} if file is None else {file[0]: json.loads(file[1])}
+        output.document({"environment": variables, "files": files, "command": command})
         return
     for name, value in variables.items():
         output.line(f"export {name}={shlex.quote(value)}")
+    if file is not None:
+        name, content = file
+        output.line(f"export {name}=$(mktemp)")
+        output.line(f'printf %s {shlex.quote(content)} > "${name}"')
     output.line(shlex.join(command))
 
 
@@ -50,7 +58,9 @@ def launch(paths: Paths, agent: Agent, model: str, config: Config, arguments: Se
             output.warn(note)
         server = Server(root, state.name, config.api_key or NO_KEY, state.context)
         output.note(f"{agent.name} asks {state.name} at {root}; its context is {state.context} tokens long.")
-        return _run(command_of(agent, server, arguments), environment_of(agent, server, os.environ))
+        with file_written(agent, server) as named:
+            environment = {**environment_of(agent, server, os.environ), **named}
+            return _run(command_of(agent, server, arguments), environment)
 
 
 @contextmanager
@@ -74,6 +84,20 @@ def reachable(paths: Paths, config: Config) -> Iterator[str]:
     finally:
         if started:
             shut_down(paths, if_idle=True)
+
+
+@contextmanager
+def file_written(agent: Agent, server: Server) -> Iterator[dict[str, str]]:
+    """The variable that names a file for an agent, if it takes one; it is there until the block is left."""
+    file = file_of(agent, server)
+    if file is None:
+        yield {}
+        return
+    name, content = file
+    with tempfile.NamedTemporaryFile("w", prefix="freetoken-", suffix=".json", encoding="utf-8") as written:
+        written.write(content)
+        written.flush()
+        yield {name: written.name}
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:

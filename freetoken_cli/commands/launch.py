@@ -68,7 +68,7 @@ def command(
     if dry_run:
         from freetoken_cli.launching import dry_run as show
 
-        show(found, Server(_DRY_ADDRESS, model), arguments or (), output)
+        show(found, Server(_DRY_ADDRESS, model, context=config.context or 0), arguments or (), output)
         return
     from freetoken_cli.launching import launch
     from freetoken_cli.models import ensure_model

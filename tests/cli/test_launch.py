@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from freetoken_cli.agents import AGENTS, Server, command_of, environment_of, variables_of
 from freetoken_cli.front_process import health
+from freetoken_cli.launching import file_written
 from tests.cli.harness import Home, wait_for
 
 SERVER = Server("http://127.0.0.1:9", "some-model", "key", 32768)
@@ -65,6 +69,35 @@ def test_what_is_missing_is_said(stored: Home) -> None:
     done = stored.run_here("launch", "claude", "tiny", PATH="/nowhere")
     assert done.returncode == 3
     assert "npm install -g @anthropic-ai/claude-code" in done.stderr
+
+
+def test_aider_is_told_of_the_context_in_a_file_that_is_there_while_it_runs(home: Home) -> None:
+    aider = next(agent for agent in AGENTS if agent.name == "aider")
+    told = {"openai/some-model": {"max_input_tokens": 32768, "max_output_tokens": 8192}}
+    with file_written(aider, SERVER) as named:
+        path = Path(named["AIDER_MODEL_METADATA_FILE"])
+        (entry,) = json.loads(path.read_text()).items()
+        assert entry == (
+            "openai/some-model",
+            {**told["openai/some-model"], "litellm_provider": "openai", "mode": "chat"},
+        )
+    assert not path.exists()
+    with file_written(aider, replace(SERVER, context=0)) as named:
+        assert named == {}
+
+
+def test_what_a_dry_run_prints_can_be_run(home: Home) -> None:
+    programs = home.folder / "bin"
+    programs.mkdir()
+    (programs / "aider").write_text('#!/bin/sh\ncat "$AIDER_MODEL_METADATA_FILE"; rm "$AIDER_MODEL_METADATA_FILE"\n')
+    (programs / "aider").chmod(0o755)
+    printed = home.run_here("launch", "aider", "demo", "--context", "32k", "--dry-run").stdout
+    path = f"{programs}:{os.environ['PATH']}"
+    ran = subprocess.run(["sh", "-ec", printed], env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["openai/demo"]["max_input_tokens"] == 32768
+    table = json.loads(home.run_here("launch", "aider", "demo", "--context", "32k", "--dry-run", "--json").stdout)
+    assert table["files"]["AIDER_MODEL_METADATA_FILE"] == json.loads(ran.stdout)
+    assert json.loads(home.run_here("launch", "aider", "demo", "--dry-run", "--json").stdout)["files"] == {}
 
 
 ASKING = """#!{python}
