@@ -28,12 +28,13 @@ from engine.front.openapi import openapi_route
 from engine.front.page_routes import PAGE_FILES, page_routes
 from engine.front.responses_api.routes import Responses
 from engine.front.supervisor import Supervisor
+from engine.front.target import OriginForm
 
 
 def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
     """What the TCP port serves: the interfaces, the counters and the page, behind the guard."""
     app = _app([_health(), *_interfaces(supervisor), *page_routes(supervisor)], config.limits)
-    return Guard(app, config, keyless=frozenset({"/health", *PAGE_FILES}))
+    return OriginForm(Guard(app, config, keyless=frozenset({"/health", *PAGE_FILES})))
 
 
 def private_app(
@@ -45,7 +46,7 @@ def private_app(
     """
     host, port = address or (None, None)
     control = Control(supervisor, shut_down).routes()
-    return _app([_health(host=host, port=port), *_interfaces(supervisor), *control], limits)
+    return OriginForm(_app([_health(host=host, port=port), *_interfaces(supervisor), *control], limits))
 
 
 def _interfaces(supervisor: Supervisor) -> list[Route]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -21,11 +20,13 @@ from engine.base.errors import (
     NotFoundError,
     UsageError,
 )
+from engine.front.bodies import read_object
 from engine.front.dialects import OPENAI, Dialect, EncodedError, TooLargeError, TooSlowError, our_mistake
 from engine.front.fields import shortened
 from engine.front.limits import Limits
 
 _LOG = logging.getLogger(__name__)
+_LONGEST_HEADER = 2000  # of ours; clients take a few thousand bytes of all together
 
 Value = TypeVar("Value")
 Events = AsyncGenerator[dict[str, Any] | str, None]  # JSON objects, or text for a comment
@@ -44,9 +45,9 @@ async def read_body(request: Request, read: Callable[[dict[str, Any]], Value]) -
             data = await _read(request, limits.body_bytes)
     except TimeoutError:
         raise TooSlowError(
-            f"The request's body did not come within {limits.body_seconds:.0f} seconds.", "Send it again."
+            f"The request's body did not come within {limits.body_seconds:g} seconds.", "Send it again."
         ) from None
-    return await asyncio.to_thread(lambda: read(_parse(data)))
+    return await asyncio.to_thread(lambda: read(read_object(data)))
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -74,29 +75,6 @@ def _limits(scope: Scope) -> Limits:
     """Those of the app that a request was sent to."""
     limits: Limits = scope["app"].state.limits
     return limits
-
-
-def _parse(data: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(data, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise UsageError("The request's body is nested too deeply.") from None
-    except ValueError as error:
-        raise UsageError(f"The request's body is not JSON: {error}.", "Send one JSON object.") from None
-    if not isinstance(content, dict):
-        raise UsageError("The request's body is not a JSON object.", "Send one.")
-    return _whole_characters(content) if b"\\ud" in data.lower() else content
-
-
-def _whole_characters(content: dict[str, Any]) -> dict[str, Any]:
-    """`content` with U+FFFD for halves of surrogate pairs, which escapes can smuggle in and no answer could carry."""
-    text = json.dumps(content, ensure_ascii=False)
-    whole: dict[str, Any] = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    return whole
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def control_error(error: FreetokenError) -> tuple[int, dict[str, Any]]:
@@ -135,9 +113,12 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def naming_ignored(response: Response, ignored: Sequence[str]) -> Response:
-    """`response`, which says what of the request changed nothing."""
+    """`response`, which says what of the request changed nothing, as far as a header has room."""
     if ignored:
-        response.headers["X-Freetoken-Ignored"] = re.sub(r"[^ -~]", "?", ", ".join(ignored))
+        told = re.sub(r"[^ -~]", "?", ", ".join(ignored))
+        response.headers["X-Freetoken-Ignored"] = (
+            told if len(told) <= _LONGEST_HEADER else f"{told[:_LONGEST_HEADER]}..."
+        )
     return response
 
 

@@ -112,12 +112,17 @@ class RunningFront:
     def control(self, action: str, **body: Any) -> dict[str, Any]:
         """The answer of a control request, errors included."""
         with self.private as client:
-            answer = client.get("/control/ps") if action == "ps" else client.post(f"/control/{action}", json=body)
-            content: dict[str, Any] = answer.json()
-            return content
+            while True:
+                answer = client.get("/control/ps") if action == "ps" else client.post(f"/control/{action}", json=body)
+                if answer.status_code != 408:  # a busy machine has sent it more slowly than a hasty front waits
+                    content: dict[str, Any] = answer.json()
+                    return content
 
     def stats(self, model: str = "fake") -> dict[str, float]:
-        return self.control("stats", model=model)
+        """The counters of a model's worker."""
+        counters = self.control("stats", model=model)
+        assert "error" not in counters, counters
+        return counters
 
     def workers(self) -> list[int]:
         """Process ids of the front's children."""

@@ -148,6 +148,34 @@ def test_a_body_that_is_no_object_is_refused(front: RunningFront, body: bytes) -
     assert "body" in response.json()["error"]["message"]
 
 
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("members", "place"),
+    [
+        (f'"seed": {DIGITS}', "seed"),
+        (f'"seed": -{DIGITS}', "seed"),
+        (f'"user": {{"a.b": [0, [{DIGITS}]]}}', "user.a.b[1][0]"),
+        (f'"user": "{DIGITS}", "metadata": [{{"deep": 1e999}}]', "metadata[0].deep"),
+        ('"temperature": -1e400', "temperature"),
+    ],
+)
+def test_a_number_that_is_too_large_is_named(front: RunningFront, members: str, place: str) -> None:
+    response = post(front, f'{{"model": "fake", {members}}}'.encode())
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == place
+    assert "limit" not in error["message"]  # Python's sentence names a function of its own to raise one
+    assert len(response.content) < 500
+
+
+def test_a_number_that_nobody_keeps_is_too_large_all_the_same(front: RunningFront) -> None:
+    response = post(front, f'{{"seed": {DIGITS}, "seed": 1}}'.encode())
+    assert (response.status_code, response.json()["error"]["param"]) == (400, None)
+    assert post(front, DIGITS.encode()).status_code == 400
+
+
 def test_a_body_beyond_the_bound_is_refused(front: RunningFront) -> None:
     most = Limits().body_bytes
     response = post(front, b" " * (most + 1))
@@ -171,6 +199,11 @@ def test_half_a_character_is_replaced_and_harms_nothing(front: RunningFront) -> 
     body = {**GOOD_TEXT, "prompt": "half \ud83d of \U0001f600", "echo": True}
     answer = post(front, body, "/v1/completions").json()
     assert answer["choices"][0]["text"].startswith("half \ufffd of \U0001f600")
+    utf16 = json.dumps(body).encode("utf-16")
+    answer = post(front, utf16, "/v1/completions").json()
+    assert answer["choices"][0]["text"].startswith("half \ufffd of \U0001f600")
+    raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    assert post(front, raw, "/v1/completions").status_code == 400  # those bytes are no text
 
 
 @pytest.mark.parametrize("streamed", [False, True])

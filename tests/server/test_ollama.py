@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -120,6 +121,22 @@ def test_a_model_is_loaded_and_unloaded_without_a_word(own_front: Callable[..., 
     while client(front).ps().models and time.monotonic() < deadline:
         time.sleep(0.05)
     assert client(front).ps().models == []
+
+
+def test_loaded_models_are_listed_whatever_becomes_of_them(own_front: Callable[..., RunningFront], store: Path) -> None:
+    """One stays loaded beyond any date, and the files of another are removed."""
+    front = own_front()
+    client(front).generate(model="fake", keep_alive=1e15)
+    client(front).generate(model="other")
+    manifest = store / "other" / "ftw.json"
+    manifest.rename(manifest.with_suffix(".away"))
+    try:
+        (model,) = client(front).ps().models
+    finally:
+        manifest.with_suffix(".away").rename(manifest)
+    assert model.model == "fake"
+    assert model.expires_at is not None
+    assert model.expires_at.timestamp() > time.time() + 10**9
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from engine import __version__
+from engine.base.errors import NotFoundError
 from engine.files.ftw.opening import open_model
 from engine.files.space import measure
 from engine.files.store import READY
@@ -25,6 +27,8 @@ from engine.front.ollama_api.models import capabilities, details, digest, templa
 from engine.front.ollama_api.requests import Keeping, RawAsked, read_chat, read_generate, read_name
 from engine.front.ollama_api.shape import OllamaShape
 from engine.front.supervisor import Supervisor, Wish
+
+_FOREVER = 100 * 365 * 86400  # seconds, for clients that want a date
 
 
 class Ollama:
@@ -56,17 +60,19 @@ class Ollama:
     async def tags(self, request: Request) -> Response:
         """Every model of the store that can be used."""
         entries = await asyncio.to_thread(self._supervisor.store.entries)
-        ready = [entry for entry in entries if entry.state == READY]
-        models = [
-            {
-                **_named(entry.name),
-                "modified_at": stamp(entry.modified),
-                "size": entry.size,
-                "digest": await asyncio.to_thread(digest, entry.folder),
-                "details": await asyncio.to_thread(details, entry.folder),
-            }
-            for entry in ready
-        ]
+        models = []
+        for entry in entries:
+            if entry.state != READY:
+                continue
+            with suppress(FileNotFoundError):  # removed a moment ago
+                models.append(
+                    {
+                        **_named(entry.name),
+                        "modified_at": stamp(entry.modified),
+                        "size": entry.size,
+                        **await _of_files(entry.folder),
+                    }
+                )
         return JSONResponse({"models": models})
 
     async def show(self, request: Request) -> Response:
@@ -97,19 +103,9 @@ class Ollama:
         """The loaded models."""
         models = []
         for loaded in await self._supervisor.refresh_all():
-            state, folder = loaded.state(), folder_of(self._supervisor, loaded.name)
-            until = time.time() + 100 * 365 * 86400 if state["until"] is None else state["until"]
-            models.append(
-                {
-                    **_named(loaded.name),
-                    "size": state["size"],
-                    "size_vram": 0 if state["device"] == "cpu" else state["expert_bytes"] or 0,
-                    "digest": await asyncio.to_thread(digest, folder),
-                    "details": await asyncio.to_thread(details, folder),
-                    "expires_at": stamp(until),
-                    "context_length": state["context"],
-                }
-            )
+            with suppress(NotFoundError, FileNotFoundError):  # its files were removed under it
+                folder = folder_of(self._supervisor, loaded.name)
+                models.append({**_running(loaded), **await _of_files(folder)})
         return JSONResponse({"models": models})
 
     async def version(self, request: Request) -> Response:
@@ -144,6 +140,23 @@ async def _chat(loaded: Loaded, asked: ChatAsked, chat: bool, stack: AsyncExitSt
     prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
     jobs = jobs_of(asked, loaded, [prompt], reader)
     return await respond(asked, loaded, jobs, OllamaShape(loaded.name, chat, reader.form.id_style), stack)
+
+
+async def _of_files(folder: Path) -> dict[str, Any]:
+    """What the files of a model say. FileNotFoundError where they are gone."""
+    return {"digest": await asyncio.to_thread(digest, folder), "details": await asyncio.to_thread(details, folder)}
+
+
+def _running(loaded: Loaded) -> dict[str, Any]:
+    """What is told of a loaded model beside what its files say."""
+    state, latest = loaded.state(), time.time() + _FOREVER
+    return {
+        **_named(loaded.name),
+        "size": state["size"],
+        "size_vram": 0 if state["device"] == "cpu" else state["expert_bytes"] or 0,
+        "expires_at": stamp(latest if state["until"] is None else min(state["until"], latest)),
+        "context_length": state["context"],
+    }
 
 
 def _named(name: str) -> dict[str, str]:
