@@ -1,9 +1,9 @@
-"""How tokens spell a marker, for those who see token ids alone."""
+"""How tokens spell a marker, and where they end within characters, for those who see token ids alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LOST = -1  # the marker can no longer come
 
@@ -26,3 +26,25 @@ class Spelling:
         if spelled == LOST or steps is None:
             return LOST if self.first else 0
         return steps[spelled]
+
+
+@dataclass(frozen=True)
+class CharacterEdges:
+    """Where tokens end within characters of several bytes in UTF-8.
+
+    `lacking[token]` is how many bytes the character lacks with whose beginning `token` ends; `filling[token]` of how
+    many bytes of the middle of a character it consists, where of nothing else. All others end where a character does.
+    """
+
+    lacking: Mapping[int, int] = field(default_factory=dict)
+    filling: Mapping[int, int] = field(default_factory=dict)
+
+    def after(self, lacking: int, token: int) -> int:
+        """How many bytes the last character lacks after `token`, if it was `lacking` so many before."""
+        if token in self.filling:
+            return max(0, lacking - self.filling[token])
+        return self.lacking.get(token, 0)
+
+    def completing(self, lacking: int) -> tuple[int, ...]:
+        """The tokens that go on with a character which is `lacking` so many bytes, and hold nothing else."""
+        return tuple(token for token, count in self.filling.items() if count <= lacking)

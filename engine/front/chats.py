@@ -74,6 +74,7 @@ def _thought_bound(text: Text, form: AnswerFormat, part: Part, asked: ChatAsked)
         closing=tuple(ids),
         begun=part is Part.THOUGHT and not asked.prefill and use.forced is None,
         barred=tuple(text.spelling(edges.barred, first=True).steps) if edges.barred else (),
+        characters=text.character_edges,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.base.spelling import Spelling
+from engine.base.spelling import CharacterEdges, Spelling
 from engine.memory.retention import Anchor
 from engine.text.anchors import closes, has_subject, merged, plain_markers
 from engine.text.folder import read_text_files
@@ -157,6 +157,15 @@ class Text:
         if key not in self._spellings:
             self._spellings[key] = self._vocabulary.spelling(marker, first)
         return self._spellings[key]
+
+    def spells(self, words: str) -> bool:
+        """Whether ordinary tokens spell `words`: grammars of text know no others."""
+        return self._vocabulary.special_ids.isdisjoint(self.encode_prompt(words, add_special=False))
+
+    @cached_property
+    def character_edges(self) -> CharacterEdges:
+        """Where tokens end within characters."""
+        return self._vocabulary.character_edges()
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of `ids`, by default without special tokens."""

@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from engine.base.errors import CorruptFileError
-from engine.base.spelling import Spelling
+from engine.base.spelling import CharacterEdges, Spelling
 from engine.text.decoding import Decoding
 from engine.text.encoded_parts import EncodedParts, PartCache
 from engine.text.folder import AddedToken, TextFiles
 from engine.text.guard import Guard, any_of, is_control
-from engine.text.spelling import candidates, spell
+from engine.text.spelling import PARTS_OF_CHARACTERS, candidates, character_edges, spell
 
 if TYPE_CHECKING:
     import tokenizers
@@ -88,6 +88,15 @@ class Vocabulary:
         looks = candidates(marker)
         found = [token for text, token in self._tokenizer.get_vocab().items() if looks.search(text)]
         return spell(marker, ((token, self.decoding.token_bytes(token)) for token in found), first)
+
+    def character_edges(self) -> CharacterEdges:
+        """Which tokens end within a character."""
+        if self.decoding.byte_level:
+            looks = PARTS_OF_CHARACTERS
+            found = [token for text, token in self._tokenizer.get_vocab().items() if looks.search(text)]
+        else:
+            found = list(self.decoding.byte_tokens)
+        return character_edges((token, self.decoding.token_bytes(token)) for token in found)
 
     def encode_raw(self, text: str, add_special: bool) -> list[int]:
         """Ids of `text` as the checkpoint's tokenizer sees it, control tokens included."""

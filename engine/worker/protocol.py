@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 from engine.base import errors
 from engine.base.errors import FreetokenError
 from engine.base.sampling import PARAMETERS
-from engine.base.spelling import Spelling
+from engine.base.spelling import CharacterEdges, Spelling
 from engine.base.units import KvBudget
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -79,7 +79,8 @@ class ThoughtBound:
     """At most so many `tokens` of reasoning, all of an answer's together.
 
     It opens with one of `opens`, or has `begun` with the prompt, and closes with one of `closes`. Once `tokens` have
-    come, the next ones are those of `closing`, whatever the logits say, and right behind them none of `barred`.
+    come, the next ones make its last character whole, by `characters`; then come those of `closing`, whatever the
+    logits say, and right behind them none of `barred`.
     """
 
     tokens: int
@@ -88,6 +89,7 @@ class ThoughtBound:
     closing: tuple[int, ...]
     begun: bool = False
     barred: tuple[int, ...] = ()
+    characters: CharacterEdges = field(default_factory=CharacterEdges)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ class Thought:
         self._bound = bound
         self._left = bound.tokens
         self._rest: tuple[int, ...] = ()  # of the closing words, once they are due
+        self._completing: tuple[int, ...] = ()  # before them: what goes on with a character that is not whole
+        self._lacking = 0  # bytes of that character
         self._barring = False
         self._begun: list[tuple[Spelling, int]] = []  # what ends or opens it, and how much of that stands already
         self._enter(bound.begun)
@@ -28,7 +30,13 @@ class Thought:
         return self._rest[0] if self._rest else None
 
     def restrict(self, logits: Floats) -> Floats:
-        """`logits` [vocab] with minus infinity for tokens that may not come right behind the closing words."""
+        """`logits` [vocab] with minus infinity for tokens that may not come next: within a character that is to be the
+        last, or right behind the closing words.
+        """
+        if self._completing:
+            allowed = np.full_like(logits, -np.inf)
+            allowed[list(self._completing)] = logits[list(self._completing)]
+            return allowed
         if not self._barring or not self._bound.barred:
             return logits
         allowed = logits.copy()
@@ -44,6 +52,7 @@ class Thought:
                 self._enter(thinking=False)
             return
         self._left -= self._thinking
+        self._lacking = self._bound.characters.after(self._lacking, token)
         self._begun = [(marker, marker.after(spelled, token)) for marker, spelled in self._begun]
         if any(spelled == marker.length for marker, spelled in self._begun):
             self._enter(not self._thinking)
@@ -56,6 +65,8 @@ class Thought:
         self._close_if_due()
 
     def _close_if_due(self) -> None:
-        """Begin the closing words, but not in the middle of those that the model itself has begun."""
-        if self._thinking and self._left <= 0 and not any(spelled for _, spelled in self._begun):
+        """Begin the closing words, but not within those that the model itself has begun, nor within a character."""
+        due = self._thinking and self._left <= 0 and not any(spelled for _, spelled in self._begun)
+        self._completing = self._bound.characters.completing(self._lacking) if due else ()
+        if due and not self._completing:
             self._rest = self._bound.closing

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.base.spelling import Spelling
+from engine.base.spelling import CharacterEdges, Spelling
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 from engine.worker.protocol import (
@@ -55,7 +55,10 @@ def _read_sampling(value: dict[str, Any]) -> Sampling:
 def _read_bound(value: dict[str, Any]) -> ThoughtBound:
     spellings = {name: tuple(map(_read_spelling, value[name])) for name in ("opens", "closes")}
     ids = {name: tuple(value[name]) for name in ("closing", "barred")}
-    return ThoughtBound(**{**value, **spellings, **ids})
+    edges = {
+        name: {int(token): count for token, count in counts.items()} for name, counts in value["characters"].items()
+    }
+    return ThoughtBound(**{**value, **spellings, **ids, "characters": CharacterEdges(**edges)})
 
 
 def _read_spelling(value: dict[str, Any]) -> Spelling:

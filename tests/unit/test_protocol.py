@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.base import errors
-from engine.base.spelling import Spelling
+from engine.base.spelling import CharacterEdges, Spelling
 from engine.base.units import KvBudget
 from engine.memory.lookup import Reuse, ReuseReason
 from engine.worker.protocol import (
@@ -39,10 +39,13 @@ scores = st.builds(TokenLogprob, finite, st.lists(st.tuples(st.integers(0, 99), 
 steps = st.dictionaries(st.integers(0, 9), st.lists(st.integers(-1, 9), max_size=3).map(tuple))
 spelling = st.builds(Spelling, st.integers(1, 9), steps, st.booleans())
 spellings = st.lists(spelling, max_size=2).map(tuple)
+counts = st.dictionaries(st.integers(0, 9), st.integers(1, 3))
+edges = st.builds(CharacterEdges, counts, counts)
 sampling = st.builds(
     Sampling,
     grammar=st.none() | st.builds(Grammar, st.text(), st.none() | spelling, st.booleans(), st.none() | spelling),
-    thought=st.none() | st.builds(ThoughtBound, st.integers(0, 99), spellings, spellings, ids, st.booleans(), ids),
+    thought=st.none()
+    | st.builds(ThoughtBound, st.integers(0, 99), spellings, spellings, ids, st.booleans(), ids, edges),
     temperature=finite,
     seed=st.integers(-(2**63), 2**64),
     logit_bias=st.dictionaries(st.integers(0, 9), finite),

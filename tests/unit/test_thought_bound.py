@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.base.spelling import LOST, Spelling
+from engine.base.spelling import LOST, CharacterEdges, Spelling
 from engine.front.chats import chat_prompt
 from engine.front.openai_api.requests import read_chat
 from engine.text.formats.known import CHANNELS, THOUGHTS
@@ -23,7 +23,7 @@ from engine.text.formats.parser import AnswerParser
 from engine.text.formats.pieces import Said, Thought
 from engine.text.formats.reasoning import thought_edges
 from engine.text.formats.record import AnswerFormat, ThoughtFormat
-from engine.text.spelling import candidates, spell
+from engine.text.spelling import candidates, character_edges, spell
 from engine.text.text import Text
 from engine.worker.protocol import Sampling, ThoughtBound
 from engine.worker.sampler import Sampler
@@ -247,3 +247,56 @@ def test_a_grammar_begins_behind_a_marker_that_runs_into_other_text(tmp_path: Pa
     ids = text.encode_prompt("Hx</think>\n{", add_special=False)
     assert [text.token_bytes(token) for token in ids][-2:] == [b">\n", b"{"]
     assert list(follow(marker, ids))[-2] == marker.length
+
+
+TOKEN_BYTES = [bytes([byte]) for byte in range(256)]  # which every vocabulary of bytes has
+TOKEN_BYTES += ["€".encode()[:2], "€".encode()[1:], b"a\xf0\x9f", b"\x98\x80b", "é".encode(), "é€".encode()[1:3]]
+END = len(TOKEN_BYTES)  # the closing word
+
+
+@given(st.text(st.sampled_from("aé€😀"), max_size=12), st.sets(st.integers(1, 40)))
+def test_where_tokens_end_within_characters_shows_in_their_bytes(text: str, cuts: set[int]) -> None:
+    content = text.encode()
+    places = sorted({0, len(content)} | {cut for cut in cuts if cut < len(content)})
+    edges = character_edges(enumerate(content[start:end] for start, end in itertools.pairwise(places)))
+    borders = list(itertools.accumulate((len(char.encode()) for char in text), initial=0))
+    lacking = 0
+    for token, end in enumerate(places[1:]):
+        lacking = edges.after(lacking, token)
+        assert lacking == min(border for border in borders if border >= end) - end
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_thought_is_not_cut_within_a_character(seed: int) -> None:
+    """Of a model that spells its text in whatever tokens."""
+    chooses = random.Random(seed)
+    content, budget = "".join(chooses.choices("aé€😀", k=40)).encode(), chooses.randrange(10)
+    characters = character_edges(enumerate(TOKEN_BYTES))
+    thought = ThoughtBound(budget, (), (), (END,), begun=True, characters=characters)
+    sampler, told = Sampler(Sampling(0.0, thought=thought), ()), b""
+    for count in itertools.count():  # noqa: B007 - it is looked at behind the loop
+        fits = [content.startswith(told + piece) for piece in TOKEN_BYTES]
+        logits = np.array([*(chooses.random() + 9 * fit for fit in fits), 0], np.float32)
+        if (token := sampler.choose(logits).token) == END:
+            break
+        told += TOKEN_BYTES[token]
+    assert budget <= count <= budget + 3
+    assert content.startswith(told)
+    told.decode()
+
+
+def test_a_character_that_no_token_can_make_whole_holds_nothing_up() -> None:
+    thought = ThoughtBound(1, (), (), (1,), begun=True, characters=CharacterEdges(lacking={0: 2}))
+    sampler = Sampler(Sampling(0.0, thought=thought), ())
+    assert [sampler.choose(np.array([1, 0], np.float32)).token for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("character", ["€", "😀"])
+def test_the_tokens_of_a_vocabulary_are_known_by_their_looks(character: str, tmp_path: Path) -> None:
+    text = text_with(tmp_path, ["<think>"], as_tokens=True, words=["word é"])
+    ids = text.encode(f"a{character}b")
+    edges = text.character_edges
+    lacking = list(itertools.accumulate(ids, edges.after, initial=0))
+    assert lacking == [0, 0, *range(len(character.encode()) - 1, -1, -1), 0]
+    assert len(edges.filling) == 64
+    assert len(edges.lacking) == 30 + 16 + 5
