@@ -14,7 +14,7 @@ from engine.text.formats.known import CALLS, CHANNELS, THOUGHTS
 from engine.text.formats.parser import AnswerParser, Part, forced_beginning, part_after
 from engine.text.formats.pieces import Call, CallBegun, CallGatherer, CallGrown, Piece, Said, Thought, Tools
 from engine.text.formats.record import AnswerFormat
-from engine.text.formats.values import typed
+from engine.text.formats.values import typed, types_allowed
 from tests.unit.answer_samples import SAMPLES, TOOLS, Meaning, Sample
 
 NAMES = [sample.name for sample in SAMPLES]
@@ -165,9 +165,21 @@ def test_where_an_answer_begins_shows_in_the_prompt(evidence: str, prompt: str, 
         ("two", {"type": "integer"}, "two"),
         ("1", {"enum": ["1", "2"]}, "1"),
         ("{1, 2}", {}, "{1, 2}"),
+        ("5", {"type": ["string", "null"]}, "5"),
+        ("null", {"type": ["string", "null"]}, None),
+        (" null\n", {"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
+        ("nullify", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "nullify"),
+        ("5", {"oneOf": [{"type": "string"}, {"type": "integer"}]}, 5),
+        ("5.5", {"type": ["string", "integer"]}, "5.5"),
+        ("5 apples", {"type": ["string", "integer"]}, "5 apples"),
+        ("[1, 2", {"type": ["string", "array"]}, "[1, 2"),
+        ("[1, 2]", {"type": ["string", "array"]}, [1, 2]),
+        ('{"a": 1}', {"type": ["string", "array"]}, '{"a": 1}'),
+        ('"a"', {"type": ["string", "null"]}, '"a"'),
+        ("5", {"anyOf": [{"type": "string"}, {"$ref": "#/x"}]}, 5),
         ("9" * 5000, {"type": "integer"}, "9" * 5000),
     ],
 )
 def test_bare_values_become_what_the_schema_expects(text: str, schema: object, value: object) -> None:
     tools = {"f": {"properties": {"x": schema}}}
-    assert typed(text, tools, "f", "x") == value  # type: ignore[arg-type]
+    assert typed(text, types_allowed(tools, "f", "x")) == value  # type: ignore[arg-type]

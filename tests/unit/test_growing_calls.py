@@ -103,3 +103,31 @@ def test_any_text_between_tags_is_told_as_it_is(sample: Sample, text: str, sizes
     calls = read(format_of(sample.evidence), answer, sizes, sample.part)
     assert json.loads(calls[0].arguments) == {"city": text, "days": 2, "options": {"a": [1, True]}}
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "meant", "grows"),
+    [
+        ("nothing at all", "nothing at all", True),
+        ("null", None, False),
+        ("", "", False),
+        ("-5", -5, False),
+        ("5 rivers", "5 rivers", True),
+        ("[1, 2]", [1, 2], False),
+        ("(see below", "(see below", False),
+        ('"quoted"', '"quoted"', True),
+        ("true", "true", True),
+    ],
+)
+def test_a_value_of_several_types_grows_where_it_can_be_nothing_but_text(value: str, meant: Any, grows: bool) -> None:
+    kinds = [{"type": "string"}, {"type": ["null", "integer"]}, {"type": "array"}]
+    tools = {"f": {"properties": {"x": {"anyOf": kinds}}}}
+    answer = f"<tool_call>\n<function=f>\n<parameter=x>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    for size in (1, len(answer)):
+        parser = AnswerParser(format_of("<tool_call><function="), tools)
+        parts = [answer[at : at + size] for at in range(0, len(answer), size)]
+        pieces = [piece for part in parts for piece in parser.push(part)]
+        grown = [piece.arguments for piece in [*pieces, *parser.finish()] if isinstance(piece, CallGrown)]
+        assert json.loads("".join(grown)) == {"x": meant}
+        if size == 1:
+            assert (len(grown) > 3) == grows

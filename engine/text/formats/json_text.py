@@ -93,7 +93,7 @@ def key(source: Source, quote: str = "") -> Waiting[str]:
     return found_key
 
 
-def string(parts: Parts, unclosed: list[str], before: str = "") -> Steps[None]:
+def string(parts: Iterator[str | None], unclosed: list[str], before: str = "") -> Steps[None]:
     """Tell a string of `parts` as they come."""
     yield CallGrown(before + '"')
     unclosed.append('"')

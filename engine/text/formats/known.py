@@ -67,6 +67,7 @@ _FUNCTION_TAGS = TaggedPairs(
     pair=_pattern(r"\s*<parameter=(?P<key>[^>\n]+)>\n?"),
     pair_begins="<parameter=",
     value_ends="</parameter>",
+    text="<parameter=KEY>\n",
     lines=True,
 )
 _KEY_TAGS = TaggedPairs(
@@ -76,6 +77,7 @@ _KEY_TAGS = TaggedPairs(
     pair=_pattern(r"\s*<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>"),
     pair_begins="<arg_key>",
     value_ends="</arg_value>",
+    text="<arg_key>KEY</arg_key>\n<arg_value>",
 )
 _SUFFIXED_KEY_TAGS = TaggedPairs(
     call=_pattern(r"<tool_call:opensource>(?P<name>[^\s<]+)<tool_sep:opensource>"),
@@ -84,6 +86,7 @@ _SUFFIXED_KEY_TAGS = TaggedPairs(
     pair=_pattern(r"\s*<arg_key:opensource>(?P<key>.*?)</arg_key:opensource>\s*<arg_value:opensource>"),
     pair_begins="<arg_key:opensource>",
     value_ends="</arg_value:opensource>",
+    text="<arg_key:opensource>KEY</arg_key:opensource>\n<arg_value:opensource>",
 )
 _OPEN_TAGS = TaggedPairs(
     call=_pattern(r'<\|open\|>call tool="(?P<name>[^"]+)"[^<>]*<\|sep\|>'),
@@ -92,6 +95,7 @@ _OPEN_TAGS = TaggedPairs(
     pair=_pattern(r'\s*<\|open\|>argument key="(?P<key>[^"]+)"[^<>]*<\|sep\|>'),
     pair_begins="<|open|>argument ",
     value_ends="<|close|>argument<|sep|>",
+    text='<|open|>argument key="KEY" type="string"<|sep|>',
 )
 _M3 = "]<]minimax[>["
 _NESTED_TAGS = TaggedPairs(
@@ -101,11 +105,12 @@ _NESTED_TAGS = TaggedPairs(
     pair=_pattern(r"\s*" + re.escape(_M3) + r"<(?P<key>[^\s<>/]+)>"),
     pair_begins=f"{_M3}<",
     value_ends=f"{_M3}</KEY>",
+    text=f"{_M3}<KEY>",
     mark=_M3,
 )
 
 
-def _invoke_tags(mark: str = "", kind: str = "") -> TaggedPairs:
+def _invoke_tags(mark: str = "", kind: str = "", of_text: str = "") -> TaggedPairs:
     return TaggedPairs(
         call=_pattern(rf'<{mark}invoke name="(?P<name>[^"]+)">'),
         call_begins=f"<{mark}invoke ",
@@ -113,11 +118,12 @@ def _invoke_tags(mark: str = "", kind: str = "") -> TaggedPairs:
         pair=_pattern(rf'\s*<{mark}parameter name="(?P<key>[^"]+)"{kind}>'),
         pair_begins=f"<{mark}parameter ",
         value_ends=f"</{mark}parameter>",
+        text=f'<{mark}parameter name="KEY"{of_text}>',
     )
 
 
 _INVOKE_TAGS = _invoke_tags()
-_MARKED_INVOKE_TAGS = _invoke_tags("｜DSML｜", '(?: string="(?P<string>true|false)")?')
+_MARKED_INVOKE_TAGS = _invoke_tags("｜DSML｜", '(?: string="(?P<string>true|false)")?', ' string="true"')
 
 CALLS = (
     CallFormat(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from engine.text.formats.json_text import arguments, call, key, string, until, value, whole_value
 from engine.text.formats.pieces import Call, CallBegun, CallGrown, MalformedCallError, Tools
-from engine.text.formats.source import Parts, Source, Steps, Waiting, whole
-from engine.text.formats.values import is_text, to_call, typed, written
+from engine.text.formats.source import Parts, Source, Steps, Waiting
+from engine.text.formats.values import may_be_other, to_call, typed, types_allowed, written
 
 
 class Reader(Protocol):
@@ -109,11 +111,12 @@ class TaggedPairs:
     """Calls whose arguments are pairs of a key and a value between tags.
 
     `call` matches what begins a call and has the group `name`, `pair` what stands before a value and has the groups
-    `key` and perhaps `string`: "true" for text; where it is absent the tool's schema decides. `call_begins` and
+    `key` and perhaps `string`: "true" for text, "false" for none; else the tool's schema decides. `call_begins` and
     `pair_begins` are the first words of both. `ends` ends a call, "" if the block does, and `value_ends` a value, in it
     KEY for its key. Both may also stand in a value: it is over where `value_ends` is followed by the next pair, or by
     the end of the call and that by the next call or the end of the block. With `lines` a value stands between line
-    ends. With `mark` a value that holds it is tags within tags, those of a list called `item`.
+    ends. `text` stands before a value that is text, in it KEY for its key. With `mark` a value that holds it is tags
+    within tags, those of a list called `item`.
     """
 
     call: re.Pattern[str]
@@ -122,6 +125,7 @@ class TaggedPairs:
     pair: re.Pattern[str]
     pair_begins: str
     value_ends: str
+    text: str
     lines: bool = False
     mark: str = ""
     quotes: bool = False
@@ -140,6 +144,10 @@ class TaggedPairs:
             yield from self._pairs(source, tools, name)
             yield CallGrown(source.unclosed.pop())
 
+    def around(self, key: str) -> tuple[str, str]:
+        """The words between which a text is the value of `key`."""
+        return self.text.replace("KEY", key), "\n" * self.lines + self.value_ends.replace("KEY", key)
+
     def _pairs(self, source: Source, tools: Tools, name: str) -> Steps[None]:
         before = ""
         while True:
@@ -149,12 +157,31 @@ class TaggedPairs:
                 return
             pair = yield from source.head(self.pair)
             text = self._text(source, self.value_ends.replace("KEY", pair["key"]))
+            types = types_allowed(tools, name, pair["key"])
+            marked = pair.groupdict().get("string")
+            if marked == "true":
+                types = {"string"}
+            elif marked == "false" and types != {"string"}:
+                types = types - {"string"}
             before += written(pair["key"]) + ": "
-            if pair.groupdict().get("string") == "true" or is_text(tools, name, pair["key"]):
+            if types == {"string"}:
                 yield from string(text, source.unclosed, before)
             else:
-                yield CallGrown(before + written(self._typed((yield from whole(text)), tools, name, pair["key"])))
+                yield from self._tell(source, text, types, before)
             before = ", "
+
+    def _tell(self, source: Source, text: Parts, types: Set[str], before: str) -> Steps[None]:
+        """Tell a value when it is whole, or as it comes from where it can be nothing but text."""
+        begun = ""
+        for part in text:
+            if part is None:
+                yield None
+                continue
+            begun += part
+            if "string" in types and not self.mark and not may_be_other(begun, types):
+                yield from string(chain((begun,), text), source.unclosed, before)
+                return
+        yield CallGrown(before + written(self._typed(begun, types)))
 
     def _next(self, source: Source) -> Waiting[tuple[str, int]]:
         """What follows, the end of the call or the beginning of a pair, and the offset behind it."""
@@ -185,13 +212,13 @@ class TaggedPairs:
             word, _ = yield from source.sees(offset, self.call_begins)
         return word is not None
 
-    def _typed(self, text: str, tools: Tools, tool: str, name: str) -> Any:
+    def _typed(self, text: str, types: Set[str]) -> Any:
         if not self.mark or self.mark not in text:
-            return typed(text, tools, tool, name)
+            return typed(text, types)
         tags = self._tags(text)
         if tags and all(tag == "item" for tag, _ in tags):
-            return [self._typed(inner, {}, "", "") for _, inner in tags]
-        return {tag: self._typed(inner, {}, "", "") for tag, inner in tags}
+            return [self._typed(inner, frozenset()) for _, inner in tags]
+        return {tag: self._typed(inner, frozenset()) for tag, inner in tags}
 
     def _tags(self, text: str) -> list[tuple[str, str]]:
         tags, at = [], 0

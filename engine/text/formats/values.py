@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Set
 from typing import Any
 
 from engine.text.formats.pieces import Call, MalformedCallError, Tools
+
+_WORDS = {"null": ("null", "None"), "boolean": ("true", "false", "True", "False")}
+_BRACKETS = {"array": ("[", "("), "object": ("{",)}
+_NUMBER = re.compile(r"[-+.\d][-+.\w]*")
 
 
 def to_call(name: Any, arguments: Any, identity: str = "") -> Call:
@@ -36,35 +41,69 @@ def read_json(text: str) -> Any:
         raise MalformedCallError from None
 
 
-def typed(text: str, tools: Tools, tool: str, parameter: str) -> Any:
-    """The value of a parameter: text where the schema says string, else JSON or a Python literal where it is one."""
-    if is_text(tools, tool, parameter):
+def typed(text: str, types: Set[str]) -> Any:
+    """The value that bare `text` is where a schema allows `types`: what JSON or Python reads there, if anything, else
+    text. Where a string is allowed too, only what is of one of the other types is not text.
+    """
+    if "string" in types and not may_be_other(text, types):
         return text
     for read in (json.loads, ast.literal_eval):
         try:
             value = read(text.strip())
             written(value)
-            return value
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            pass
+            continue
+        return value if "string" not in types or types & _types_of(value) else text
     return text
 
 
-def is_text(tools: Tools, tool: str, parameter: str) -> bool:
-    """Whether the value of a parameter can be nothing but text."""
-    return _types(tools.get(tool, {}), parameter) == {"string"}
+def may_be_other(text: str, types: Set[str]) -> bool:
+    """Whether what begins with `text` can be a value of those among `types` that are no strings."""
+    begun = text.strip()
+    if not begun:
+        return bool(types - {"string"})
+    words = [word for kind in types for word in _WORDS.get(kind, ())]
+    brackets = tuple(bracket for kind in types for bracket in _BRACKETS.get(kind, ()))
+    number = bool(types & {"integer", "number"}) and _NUMBER.fullmatch(begun) is not None
+    return number or begun.startswith(brackets) or any(word.startswith(begun) for word in words)
 
 
-def _types(schema: Mapping[str, Any], parameter: str) -> set[str]:
-    """The JSON types that a schema allows for a parameter; empty where it does not say."""
-    properties = schema.get("properties")
-    found = properties.get(parameter) if isinstance(properties, Mapping) else None
-    if not isinstance(found, Mapping):
-        return set()
-    named = found.get("type")
+def _types_of(value: Any) -> Set[str]:
+    """The JSON types that a value has."""
+    match value:
+        case None:
+            return {"null"}
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer", "number"}
+        case float():
+            return {"number"}
+        case str():
+            return {"string"}
+        case Mapping():
+            return {"object"}
+    return {"array"}
+
+
+def types_allowed(tools: Tools, tool: str, parameter: str) -> Set[str]:
+    """The JSON types that the schema of a tool allows for a parameter; empty where it does not say."""
+    properties = tools.get(tool, {}).get("properties")
+    return _allowed(properties.get(parameter) if isinstance(properties, Mapping) else None)
+
+
+def _allowed(schema: Any) -> Set[str]:
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    named, choices = schema.get("type"), schema.get("enum")
     if isinstance(named, str):
         return {named}
     if isinstance(named, list):
         return {each for each in named if isinstance(each, str)}
-    choices = found.get("enum")
-    return {"string"} if isinstance(choices, list) and all(isinstance(each, str) for each in choices) else set()
+    if isinstance(choices, list):
+        return {"string"} if all(isinstance(each, str) for each in choices) else frozenset()
+    for union in (schema.get("anyOf"), schema.get("oneOf")):
+        if isinstance(union, list):
+            found = [_allowed(each) for each in union]
+            return frozenset[str]().union(*found) if all(found) else frozenset()
+    return frozenset()
