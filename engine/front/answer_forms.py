@@ -9,11 +9,14 @@ from reprlib import repr as shown
 from typing import Any
 
 from engine.front import fields
+from engine.front.custom_tools import INPUT
 from engine.front.fields import FieldError, described
+from engine.front.quoted_grammars import START, quoted_grammar
 from engine.front.schemas import OF_RESPONSE_FORMAT
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _HEAD = "start: SPACE value\nSPACE: /[ \\t\\r\\n]{0,8}/\n"
+_BEGINS_TEXT, _ENDS_TEXT = (json.dumps(words) for words in (f'{{"{INPUT}": "', '"}'))
 _DATA = frozenset({"const", "default", "enum", "examples"})
 """Members of a schema that hold no schemas."""
 
@@ -74,22 +77,47 @@ def _json_form(name: str, schema: Mapping[str, Any] = _ANY_OBJECT, strict: bool 
     return AnswerForm(rest, (name,))
 
 
-def call_grammar(beginning: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """The grammar of a call from a tool's name on: the name, `beginning`, and arguments of its schema."""
-    names = sorted(schemas)
-    rules = [f"call{index}: {json.dumps(name + beginning)} arguments{index}" for index, name in enumerate(names)]
+@dataclass(frozen=True)
+class Arguments:
+    """What the arguments of a call have to be: of a `schema`, of which `lenient` leaves to the model what no grammar
+    can follow; or the one text of a custom tool, a JSON string whose text follows the grammar `text`.
+    """
+
+    schema: Mapping[str, Any]
+    lenient: bool = True
+    text: str = ""
+
+    def rules(self, name: str, read: _Reading) -> str:
+        """The rule `name` of them, and what it needs. UnquotableError for a `text` that JSON cannot be held to."""
+        if self.text:
+            prefix = f"{name.upper()}-"
+            return f"{name}: {_BEGINS_TEXT} {prefix}{START} {_ENDS_TEXT}\n{quoted_grammar(self.text, prefix)}\n"
+        schema = read(self.schema) if self.lenient else self.schema
+        return f"{name}: %json {json.dumps(_with(schema or _ANY_OBJECT, lenient=self.lenient))}\n"
+
+
+def call_grammar(beginning: str, arguments: Mapping[str, Arguments]) -> str:
+    """The grammar of a call from a tool's name on: the name, `beginning`, and the `arguments` of that tool."""
+    names = sorted(arguments)
     starts = " | ".join(f"call{index}" for index in range(len(names)))
+    calls = [f"call{i}: {json.dumps(name + beginning)} arguments{i}\n" for i, name in enumerate(names)]
 
     def grammar(read: _Reading) -> str:
-        arguments = [f"arguments{i}: %json {json.dumps(_object(read(schemas[name])))}" for i, name in enumerate(names)]
-        return "\n".join([f"start: {starts}", *rules, *arguments, ""])
+        rules = [arguments[name].rules(f"arguments{i}", read) for i, name in enumerate(names)]
+        return "".join([f"start: {starts}\n", *calls, *rules])
 
     return _sound(map(grammar, _READINGS))
 
 
-def arguments_grammar(schema: Mapping[str, Any]) -> str:
+def arguments_grammar(arguments: Arguments) -> str:
     """The grammar of a call's arguments."""
-    return _sound(f"start: %json {json.dumps(_object(read(schema)))}\n" for read in _READINGS)
+    return _sound(arguments.rules("start", read) for read in _READINGS)
+
+
+def text_grammar_before(lark: str, end: str) -> str:
+    """The grammar of a text that follows `lark`, and of the words that `end` it."""
+    grammars = [{"lark_grammar": f"start: @text {json.dumps(end)}\n"}, {"name": "text", "lark_grammar": lark}]
+    return _sound([json.dumps({"grammars": grammars})])
 
 
 def _sound(grammars: Iterable[str]) -> str:
@@ -126,11 +154,6 @@ def _without_odd_patterns(schema: Any) -> Any:
 _Reading = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _READINGS: tuple[_Reading, ...] = (lambda schema: schema, _without_odd_patterns)
 """How schemas of tools are read: as they are, or else without what llguidance itself would not leave out."""
-
-
-def _object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool's schema, of which what grammars cannot follow is left to the model."""
-    return _with(schema or _ANY_OBJECT, lenient=True)
 
 
 def _with(schema: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:

@@ -44,6 +44,7 @@ class Reader:
     grammar: Grammar | None = None
     bound: ThoughtBound | None = None
     custom: frozenset[str] = frozenset()  # the tools that are called with text
+    enforced: frozenset[str] = frozenset()  # those of them whose text follows a grammar of their own
 
 
 PLAIN = Reader(AnswerFormat(), None, Part.SAID)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.base.sampling import PARAMETERS
+from engine.front.answers import Reader
 from engine.front.tools import ToolUse
 from engine.worker.protocol import Sampling
 
@@ -67,9 +68,11 @@ class ChatAsked(Asked):
     ignored: tuple[str, ...] = ()
     budget: ThoughtBudget | None = None
 
-    def idle(self, bounded: bool) -> tuple[str, ...]:
-        """What of the request changed nothing, where reasoning was `bounded` or could not be."""
-        return self.ignored if self.budget is None or bounded else (*self.ignored, self.budget.field)
+    def idle(self, reader: Reader) -> tuple[str, ...]:
+        """What of the request changes nothing of an answer that is read and held by `reader`."""
+        grammars = (grammar.field for name, grammar in self.tools.grammars.items() if name not in reader.enforced)
+        budget = () if self.budget is None or reader.bound is not None else (self.budget.field,)
+        return (*self.ignored, *grammars, *budget)
 
 
 def values_of(**chosen: Any) -> Mapping[str, Any]:

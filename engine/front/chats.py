@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.base.spelling import Spelling
-from engine.front.answer_forms import arguments_grammar, call_grammar
 from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
 from engine.front.fields import FieldError
-from engine.front.tools import ToolUse
+from engine.front.forced_calls import forced_call
 from engine.memory.retention import Anchor
-from engine.text.formats.parser import Part, forced_beginning, part_after
+from engine.text.formats.parser import Part, part_after
 from engine.text.formats.reasoning import thought_edges
-from engine.text.formats.record import NAME, AnswerFormat
+from engine.text.formats.record import AnswerFormat
 from engine.text.text import Text
 from engine.worker.protocol import Grammar, ThoughtBound
 
@@ -53,11 +52,12 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
             grammar = Grammar(asked.grammar, _before_text(text, form, part), unless=unless)
         reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar, bound=bound, custom=use.custom)
         return (tuple(prompt.ids), prompt.anchors), reader
-    begun = _end_of_thinking(form, part) + forced_beginning(form, use.forced)
+    parallel = use.parallel and not use.named
+    call = forced_call(text, form, use, parallel)
+    begun = _end_of_thinking(form, part) + call.begun
     ids = (*prompt.ids, *text.encode_prompt(begun, add_special=False))
-    parallel = use.parallel and use.forced == ""
-    grammar = _call_grammar(form, use, parallel)
-    return (ids, prompt.anchors), Reader(form, use.schemas, part, begun, parallel, grammar, bound, use.custom)
+    reader = Reader(form, use.schemas, part, begun, parallel, call.grammar, bound, use.custom, call.enforced)
+    return (ids, prompt.anchors), reader
 
 
 def _thought_bound(text: Text, form: AnswerFormat, part: Part, asked: ChatAsked) -> ThoughtBound | None:
@@ -99,19 +99,3 @@ def _before_text(text: Text, form: AnswerFormat, part: Part) -> Spelling | None:
 def _begun_call(text: Text, form: AnswerFormat) -> Spelling | None:
     """What an answer begins with that calls a tool. In channels a call has a header of its own."""
     return None if form.calls is None else text.spelling(form.calls.region.opens[0], first=True)
-
-
-def _call_grammar(form: AnswerFormat, use: ToolUse, parallel: bool) -> Grammar | None:
-    """What the rest of a call has to look like that has been begun; None where that is no JSON.
-
-    Unless others may follow it, the answer ends with the arguments: a weak model would write on instead of closing it.
-    """
-    schemas = use.schemas or {}
-    if form.calls is not None and not form.calls.reader.quotes:
-        return None
-    if use.named:
-        return Grammar(arguments_grammar(schemas[use.choice]), then_free=parallel)
-    beginning = (form.channels or form.calls).forced.partition(NAME)[2]  # type: ignore[union-attr]
-    if any(marker in beginning for marker in form.markers):
-        return None  # control tokens, which no grammar of text spells
-    return Grammar(call_grammar(beginning, schemas), then_free=parallel)

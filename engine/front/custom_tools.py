@@ -6,51 +6,35 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from reprlib import repr as shown
 from typing import Any
 
-from engine.front import fields
-from engine.front.fields import FieldError
+from engine.front.text_grammars import TextGrammar
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown, CallPiece
 
-_INPUT = "input"  # the one parameter
-_HEAD = re.compile(rf'\s*\{{\s*"{_INPUT}"\s*:\s*"')
+INPUT = "input"
+"""The one parameter of their functions."""
+_HEAD = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 # Whole characters of a JSON string: two escapes make one of those beyond U+FFFF.
 _CHARACTERS = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*'
 )
 
 
-def as_function(name: str, tool: Mapping[str, Any], form: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A custom tool as a function. What its format `form` asks for the model is told in words.
-
-    FieldError for a format that is none; `name` is the tool's place in the request.
-    """
+def as_function(tool: Mapping[str, Any], grammar: TextGrammar | None) -> Mapping[str, Any]:
+    """A custom tool as a function. The `grammar` of its text is told in words."""
     described = {key: tool[key] for key in ("name", "description") if tool.get(key) is not None}
-    text = {"type": "string", **_told(f"{name}.format", form)}
-    parameters = {"type": "object", "properties": {_INPUT: text}, "required": [_INPUT]}
+    text = {"type": "string", **({} if grammar is None else {"description": _told(grammar)})}
+    parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT]}
     return {"type": "function", "function": {**described, "parameters": parameters}}
 
 
-def _told(name: str, form: Mapping[str, Any]) -> dict[str, str]:
-    """What the model is told of the text. A grammar stands in the format, or in a member of its own."""
-    kind = form.get("type", "text")
-    if kind == "text":
-        return {}
-    if kind != "grammar":
-        raise FieldError(f"{name}.type", f"{shown(kind)} is not one of text, grammar.")
-    where = f"{name}.grammar" if "grammar" in form else name
-    grammar = fields.mapping(where, form.get("grammar", form))
-    syntax = grammar.get("syntax")
-    if syntax not in ("lark", "regex"):
-        raise FieldError(f"{where}.syntax", f"{shown(syntax)} is not one of lark, regex.")
-    definition = fields.text(f"{where}.definition", grammar.get("definition"))
-    return {"description": f"Text of the form that this {syntax} grammar describes:\n{definition}"}
+def _told(grammar: TextGrammar) -> str:
+    return f"Text of the form that this {grammar.syntax} grammar describes:\n{grammar.definition}"
 
 
 def call_of(identity: str, name: str, text: str) -> Mapping[str, Any]:
     """A call of a custom tool as one of its function."""
-    arguments = json.dumps({_INPUT: text}, ensure_ascii=False)
+    arguments = json.dumps({INPUT: text}, ensure_ascii=False)
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -101,7 +85,7 @@ class _Input:
         """The rest. A model that calls the parameter otherwise is understood, too."""
         arguments, told = "".join(self._arguments), "".join(self._told)
         values = json.loads(arguments)
-        text = next(iter(values.values())) if len(values) == 1 else values.get(_INPUT)
+        text = next(iter(values.values())) if len(values) == 1 else values.get(INPUT)
         # Half of a pair of escapes is no character, and cannot be sent.
         whole = (text if isinstance(text, str) else arguments).encode("utf-8", "replace").decode()
         return whole[len(told) :] if whole.startswith(told) else ""

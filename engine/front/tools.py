@@ -7,14 +7,15 @@ import re
 import secrets
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from reprlib import repr as shown
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from engine.front import fields
 from engine.front.custom_tools import as_function
 from engine.front.fields import FieldError, described
 from engine.front.schemas import OF_TOOL_CHOICE, OF_TOOLS
+from engine.front.text_grammars import TextGrammar, text_grammar
 from engine.text.formats.pieces import Tools
 
 MOST_TOOLS = 1024
@@ -28,17 +29,25 @@ Choice = Literal["none", "auto", "required"] | str
 """Whether a tool is called; any other text is the name of the one that must be."""
 
 
+class GivenTool(NamedTuple):
+    """A tool as a request has it: of what kind it is, its members, and the place of these."""
+
+    kind: str
+    members: Any
+    place: str
+
+
 @dataclass(frozen=True)
 class Offer:
     """The tools of a request: each as a function, which templates take.
 
-    The `custom` ones are those whose input is text of any form; `grammars` are the numbers of those that want it of a
-    certain form, which the model is told and nobody checks.
+    The `custom` ones are those whose input is text of any form; `grammars` has, by their names, those that want it of
+    a certain form.
     """
 
     functions: tuple[Mapping[str, Any], ...] = ()
     custom: frozenset[str] = frozenset()
-    grammars: tuple[int, ...] = ()
+    grammars: Mapping[str, TextGrammar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class ToolUse:
     named: bool = False  # `choice` is the name of a tool
     parallel: bool = True
     custom: frozenset[str] = frozenset()
+    grammars: Mapping[str, TextGrammar] = field(default_factory=dict)
 
     @property
     def schemas(self) -> Tools | None:
@@ -68,10 +78,12 @@ class ToolUse:
 
     @property
     def forced(self) -> str | None:
-        """The tool that has to be called, "" for any; None where none has to."""
+        """The tool that has to be called, "" for any of several; None where none has to."""
         if self.named:
             return self.choice
-        return "" if self.choice == "required" and self.offered else None
+        if self.choice != "required" or not self.offered:
+            return None
+        return str(self.offered[0]["function"]["name"]) if len(self.offered) == 1 else ""
 
 
 @described(OF_TOOLS)
@@ -79,47 +91,58 @@ def tools(name: str, value: Any) -> Offer:
     """A list of tools of two types, function and custom."""
     if not isinstance(value, list):
         raise FieldError(name, "a list of tools is expected.")
-    if len(value) > MOST_TOOLS:
-        raise FieldError(name, f"{len(value)} tools are more than the {MOST_TOOLS} allowed.")
-    read = tuple(_tool(f"{name}[{index}]", tool) for index, tool in enumerate(value))
-    names = [tool["function"]["name"] for tool in read]
-    _check_lengths(name, read)
-    twice = next((each for each in names if names.count(each) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise FieldError(name, f"two tools are called {shown(twice)}.")
-    custom = {index: tool["custom"] for index, tool in enumerate(value) if tool.get("type") == "custom"}
-    return Offer(
-        read,
-        frozenset(read[index]["function"]["name"] for index in custom),
-        tuple(index for index, tool in custom.items() if (tool.get("format") or {}).get("type") == "grammar"),
-    )
+    return read_tools(name, [_given(f"{name}[{index}]", tool) for index, tool in enumerate(value)])
 
 
-def _check_lengths(name: str, read: Sequence[Mapping[str, Any]]) -> None:
-    lengths = [len(json.dumps(tool["function"])) for tool in read]
-    for index, length in enumerate(lengths):
-        if length > LONGEST_TOOL:
-            problem = f"{length} characters of JSON are more than the {LONGEST_TOOL} allowed."
-            raise FieldError(f"{name}[{index}].function", problem, "Shorten its description or its schema.")
-    if sum(lengths) > LONGEST_TOOLS:
-        raise FieldError(name, f"{sum(lengths)} characters of JSON are more than the {LONGEST_TOOLS} allowed.")
-
-
-def _tool(name: str, value: Any) -> Mapping[str, Any]:
+def _given(name: str, value: Any) -> GivenTool:
     tool = fields.mapping(name, value)
     kind = tool.get("type", "function")
     if kind not in ("function", "custom"):
         raise FieldError(f"{name}.type", f"{shown(kind)} is not supported.", "Offer tools of type function or custom.")
-    where = f"{name}.{kind}"
-    function = fields.mapping(where, tool.get(kind))
+    return GivenTool(kind, tool.get(kind), f"{name}.{kind}")
+
+
+def read_tools(name: str, given: Sequence[GivenTool]) -> Offer:
+    """The tools that the member `name` gives, checked."""
+    if len(given) > MOST_TOOLS:
+        raise FieldError(name, f"{len(given)} tools are more than the {MOST_TOOLS} allowed.")
+    grammars: dict[str, TextGrammar] = {}
+    read = tuple(_tool(tool, grammars) for tool in given)
+    names = [tool["function"]["name"] for tool in read]
+    _check_lengths(name, given, read)
+    twice = next((each for each in names if names.count(each) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise FieldError(name, f"two tools are called {shown(twice)}.")
+    for grammar in grammars.values():
+        grammar.check()
+    custom = frozenset(called for called, tool in zip(names, given, strict=True) if tool.kind == "custom")
+    return Offer(read, custom, grammars)
+
+
+def _check_lengths(name: str, given: Sequence[GivenTool], read: Sequence[Mapping[str, Any]]) -> None:
+    lengths = [len(json.dumps(tool["function"])) for tool in read]
+    for tool, length in zip(given, lengths, strict=True):
+        if length > LONGEST_TOOL:
+            problem = f"{length} characters of JSON are more than the {LONGEST_TOOL} allowed."
+            raise FieldError(tool.place, problem, "Shorten its description or its schema.")
+    if sum(lengths) > LONGEST_TOOLS:
+        raise FieldError(name, f"{sum(lengths)} characters of JSON are more than the {LONGEST_TOOLS} allowed.")
+
+
+def _tool(given: GivenTool, grammars: dict[str, TextGrammar]) -> Mapping[str, Any]:
+    """A tool as a function. The grammar of a custom one's text is added to `grammars`."""
+    where = given.place
+    function = fields.mapping(where, given.members)
     called = function.get("name")
     if not isinstance(called, str) or not _NAME.fullmatch(called):
         raise FieldError(f"{where}.name", "a name of at most 128 letters, digits and _ - . : / is expected.")
     if function.get("description") is not None and not isinstance(function["description"], str):
         raise FieldError(f"{where}.description", "text is expected.")
-    if kind == "custom":
-        form = function.get("format")
-        return as_function(where, function, {} if form is None else fields.mapping(f"{where}.format", form))
+    if given.kind == "custom":
+        grammar = text_grammar(f"{where}.format", function.get("format"))
+        if grammar is not None:
+            grammars[called] = grammar
+        return as_function(function, grammar)
     if function.get("parameters") is not None:
         fields.mapping(f"{where}.parameters", function["parameters"])
     # `strict` is a wish about grammars, and nothing for a model to read.
@@ -167,11 +190,11 @@ def tool_use(offer: Offer, choice: str | Mapping[str, Any] | Allowed, parallel: 
     if isinstance(choice, str):
         if choice == "required" and not offered:
             raise FieldError("tool_choice", "a call is required, but there are no tools.")
-        return ToolUse(offered, choice, parallel=parallel, custom=offer.custom)
+        return ToolUse(offered, choice, parallel=parallel, custom=offer.custom, grammars=offer.grammars)
     called = choice["name"]
     if all(tool["function"]["name"] != called for tool in offered):
         raise FieldError("tool_choice", f"no tool is called {shown(called)}.")
-    return ToolUse(offered, called, named=True, parallel=parallel, custom=offer.custom)
+    return ToolUse(offered, called, named=True, parallel=parallel, custom=offer.custom, grammars=offer.grammars)
 
 
 def call_id(own: str, style: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import openai
@@ -132,6 +133,34 @@ def test_a_grammar_is_told_to_the_model_and_named(front: RunningFront) -> None:
     assert response.headers["X-Freetoken-Ignored"] == "tools[0], tools[1].format"
 
 
+BEGUN = {
+    "lark": 'start: "*** Begin\\n" line+ "\\"end\\""\nline: /[+-][a-z]{1,3}/ LF\n%import common.LF',
+    "regex": r'\*\*\* Begin\n([+-][a-z]{1,3}\n)+"end"',
+}
+
+
+@pytest.mark.parametrize("syntax", BEGUN)
+def test_a_text_that_has_to_come_follows_its_grammar(front: RunningFront, syntax: str) -> None:
+    """Of a model that would rather say nothing."""
+    form = {"type": "grammar", "syntax": syntax, "definition": BEGUN[syntax]}
+    tool: Any = {"type": "custom", "custom": {"name": "apply_patch", "format": form}}
+    asked = options(messages=[{"role": "user", "content": "x"}], tools=[tool], seed=5)
+    asked |= {"temperature": 2.0, "max_tokens": 400, "tool_choice": "required", "parallel_tool_calls": False}
+    raw = front.openai.chat.completions.with_raw_response.create(**asked)
+    assert "X-Freetoken-Ignored" not in raw.headers
+    calls: Any = raw.parse().choices[0].message.tool_calls
+    assert [bool(re.fullmatch(BEGUN["regex"], call.custom.input)) for call in calls] == [True]
+    flat: Any = [{"type": "custom", "name": "apply_patch", "format": form}]
+    choice: Any = {"type": "custom", "name": "apply_patch"}
+    response = front.openai.responses.with_raw_response.create(
+        model="scripted", input="x", tools=flat, tool_choice=choice, max_output_tokens=400, temperature=2.0
+    )
+    assert "X-Freetoken-Ignored" not in response.headers
+    (item,) = response.parse().output
+    assert item.type == "custom_tool_call"
+    assert re.fullmatch(BEGUN["regex"], item.input)
+
+
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
@@ -139,6 +168,7 @@ def test_a_grammar_is_told_to_the_model_and_named(front: RunningFront) -> None:
         ({"name": "p", "format": {"type": "yaml"}}, "tools[0].custom.format.type"),
         ({"name": "p", "format": {"type": "grammar", "syntax": "ebnf"}}, "tools[0].custom.format.syntax"),
         ({"name": "p", "format": {"type": "grammar", "grammar": {"syntax": "regex"}}}, "format.grammar.definition"),
+        ({"name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "x: x"}}, "format.definition"),
     ],
 )
 def test_a_tool_that_cannot_be_used_is_named(front: RunningFront, tool: Any, said: str) -> None:

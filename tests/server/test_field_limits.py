@@ -72,14 +72,14 @@ TOO_MUCH: list[tuple[str, str, dict[str, Any]]] = [
             ]
         },
     ),
-    ("response", "tools[0].function", {"input": "hi", "tools": [{"type": "function", **tool(LONGEST_TOOL)}]}),
+    ("response", "tools[0]", {"input": "hi", "tools": [{"type": "function", **tool(LONGEST_TOOL)}]}),
     ("message", "messages", {"messages": [HELLO] * (MOST_MESSAGES + 1)}),
     ("message", "messages[0].content", {"messages": [{"role": "user", "content": LONG}]}),
     ("message", "messages[0].content[1].text", {"messages": [{"role": "user", "content": part()}]}),
     ("message", "system", {"messages": [HELLO], "system": LONG}),
     (
         "message",
-        "tools[0].function",
+        "tools[0]",
         {"messages": [HELLO], "tools": [{"name": "f", "input_schema": {"description": "x" * LONGEST_TOOL}}]},
     ),
     ("ollama chat", "messages", {"messages": [HELLO] * (MOST_MESSAGES + 1)}),

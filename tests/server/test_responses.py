@@ -139,6 +139,16 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
     assert response.headers["X-Freetoken-Ignored"] == "include, prompt_cache_key, tools[1], tools[2]"
 
 
+def test_more_than_a_header_holds_is_cut(front: RunningFront) -> None:
+    """What begins a tool may be anything; clients refuse headers of tens of thousands of bytes."""
+    body = {"model": "scripted", "input": "x", "max_output_tokens": 5, "tools": [{"type": []}] * 9000}
+    response = httpx.post(f"{front.url}/v1/responses", json=body)
+    assert response.status_code == 200
+    named = response.headers["X-Freetoken-Ignored"]
+    assert named.startswith("tools[0], tools[1], ")
+    assert len(named) < 4000
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -150,6 +160,8 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
         ({"tool_choice": "perhaps"}, "tool_choice"),
+        ({"tool_choice": {"type": ["function"]}}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}, {"type": "function", "name": "two words"}]}, "tools[1].name"),
         ({"temperature": 1000}, "temperature"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),

@@ -14,7 +14,7 @@ from engine.front.asked import ChatAsked, ThoughtBudget, values_of
 from engine.front.dialects import UnheldThreadError
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import thinking_variables, thought_budget
-from engine.front.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
+from engine.front.tools import GivenTool, Offer, ToolUse, read_tools, tool_use, with_names_of_tools
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
 MESSAGES = {
@@ -183,15 +183,22 @@ def _form(values: Mapping[str, Any], prefill: str) -> AnswerForm:
 
 def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[Offer, tuple[str, ...]]:
     """Tools as functions; and the kinds of those that only the service itself could run."""
-    functions: list[Any] = []
+    told: list[GivenTool] = []
     others = []
     for index, tool in enumerate(given_tools):
+        place = f"tools[{index}]"
         if tool.get("type", "custom") != "custom":
-            others.append(f"tools[{index}]")
+            others.append(place)
             continue
-        function = {name: tool.get(name) for name in ("name", "description")}
-        functions.append({"type": "function", "function": {**function, "parameters": tool.get("input_schema")}})
-    return tools("tools", functions), tuple(others)
+        schema = tool.get("input_schema")
+        if schema is not None:
+            fields.mapping(f"{place}.input_schema", schema)
+        told.append(
+            GivenTool(
+                "function", {**{key: tool.get(key) for key in ("name", "description")}, "parameters": schema}, place
+            )
+        )
+    return read_tools("tools", told), tuple(others)
 
 
 def _tool_use(offer: Offer, choice: Mapping[str, Any]) -> ToolUse:

@@ -48,11 +48,9 @@ class Anthropic:
             jobs = jobs_of(asked, loaded, [prompt], reader)
             shape = MessageShape(loaded.name, len(prompt[0]), reader.form.id_style)
             response = await respond(asked, loaded, jobs, shape, stack)
-            return naming_ignored(response, asked.idle(bounded=reader.bound is not None))
+            return naming_ignored(response, asked.idle(reader))
 
     async def _count(self, asked: ChatAsked) -> Response:
         async with use(self._supervisor, asked.model) as loaded:
             prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
-            return naming_ignored(
-                JSONResponse({"input_tokens": len(prompt[0])}), asked.idle(bounded=reader.bound is not None)
-            )
+            return naming_ignored(JSONResponse({"input_tokens": len(prompt[0])}), asked.idle(reader))

@@ -180,7 +180,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatAsked:
         grammar=values["response_format"].grammar,
         reads_reasoning=values["reasoning_format"] == "auto",
         budget=chosen_budget(values),
-        ignored=(*values["response_format"].partly, *(f"tools[{i}].custom.format" for i in values["tools"].grammars)),
+        ignored=values["response_format"].partly,
         tools=tool_use(values["tools"], values["tool_choice"], values["parallel_tool_calls"]),
     )
 

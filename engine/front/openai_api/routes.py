@@ -77,7 +77,7 @@ class OpenAI:
             jobs = jobs_of(asked, loaded, [prompt], reader)
             shape = ChatShape(loaded.name, loaded.text, asked.logprobs >= 0, asked.include_usage, reader.form.id_style)
             response = await respond(asked, loaded, jobs, shape, stack)
-            return naming_ignored(response, asked.idle(bounded=reader.bound is not None))
+            return naming_ignored(response, asked.idle(reader))
 
     async def _completion(self, asked: CompletionAsked) -> Response:
         async with AsyncExitStack() as stack:

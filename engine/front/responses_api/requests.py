@@ -14,7 +14,7 @@ from engine.front.asked import ChatAsked, values_of
 from engine.front.custom_tools import call_of
 from engine.front.fields import Field, FieldError
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
-from engine.front.tools import Offer, ToolUse, allowed_tools, tool_use, tools, with_names_of_tools
+from engine.front.tools import GivenTool, Offer, ToolUse, allowed_tools, read_tools, tool_use, with_names_of_tools
 
 Messages = tuple[Mapping[str, Any], ...]
 
@@ -170,19 +170,16 @@ def _joined(name: str, parts: Any) -> str:
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> tuple[Offer, tuple[str, ...]]:
-    """Tools as any chat has them; and what of them changes nothing, such as those that only the service could run."""
-    told: list[Any] = []
-    places = []
-    ignored = []
+    """Tools as any chat has them; and those that change nothing, such as those that only the service could run."""
+    told: list[GivenTool] = []
+    ignored: list[str] = []
     for index, tool in enumerate(given):
-        kind = tool.get("type")
-        if kind in _TOOLS:
-            told.append({"type": kind, kind: {key: tool.get(key) for key in _TOOLS[kind]}})
-            places.append(f"tools[{index}]")
+        kind, place = tool.get("type"), f"tools[{index}]"
+        if isinstance(kind, str) and kind in _TOOLS:
+            told.append(GivenTool(kind, {key: tool.get(key) for key in _TOOLS[kind]}, place))
         else:
-            ignored.append(f"tools[{index}]")
-    offer = tools("tools", told)
-    return offer, (*ignored, *(f"{places[index]}.format" for index in offer.grammars))
+            ignored.append(place)
+    return read_tools("tools", told), tuple(ignored)
 
 
 def _tool_use(offer: Offer, values: Mapping[str, Any]) -> ToolUse:
@@ -191,7 +188,7 @@ def _tool_use(offer: Offer, values: Mapping[str, Any]) -> ToolUse:
         return tool_use(offer, choice, parallel)
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         return tool_use(offer, allowed_tools("tool_choice", choice), parallel)
-    if isinstance(choice, dict) and choice.get("type") in _TOOLS:
+    if isinstance(choice, dict) and choice.get("type") in (*_TOOLS,):
         return tool_use(offer, {"name": fields.text("tool_choice.name", choice.get("name"))}, parallel)
     raise FieldError("tool_choice", f"none, auto, required or a tool is expected, not {shown(choice)}.")
 

@@ -82,5 +82,5 @@ class Responses:
                     self._stored.add(response, asked.conversation)
 
             shape = ResponseShape(loaded.name, asked.echoed or {}, reader.form.id_style, keep)
-            ignored = asked.idle(bounded=reader.bound is not None)
+            ignored = asked.idle(reader)
             return naming_ignored(await respond(asked, loaded, jobs, shape, stack), ignored)
