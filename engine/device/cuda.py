@@ -213,7 +213,6 @@ class CudaDriver:
         self._device = device
         self.description = properties["name"].decode()
         self.uuid = f"GPU-{bytes(properties['uuid']).hex()}" if "uuid" in properties else _bus_id(device)
-        self.multiprocessors = int(properties["multiProcessorCount"])
         self.compute_capability = f"{properties['major']}{properties['minor']}"
         self._compiler = Compiler(self.compute_capability)
         self._kernels: dict[str, CudaKernel] = {}

@@ -161,11 +161,6 @@ class Timing:
         return Timing(self.fill.scaled(fill), self.cpu.scaled(cpu), self.fill_slowed, min(slowed, most))
 
 
-def nearest(misses: int, share: float, fill: Branch, cpu: Branch) -> int:
-    """The first rule with branches that were fitted while both ran."""
-    return Timing(fill, cpu).nearest(misses, share)
-
-
 def carried(misses: int, share: int, carry: int) -> tuple[int, int]:
     """The second rule: q and the new carry, which keeps what m f leaves over for the layers to come.
 
@@ -225,11 +220,6 @@ class Split:
     def carries(self, misses: int) -> bool:
         """Whether the second rule divides so many misses."""
         return self.rule == CARRY or self.table[misses : misses + 1] == (CARRIED,)
-
-    @staticmethod
-    def nearest(share: float, fill: Branch, cpu: Branch, most: int = MOST_TABLED, why: str = "") -> Split:
-        """The first rule with branches that were fitted while both ran, tabled for up to `most` misses."""
-        return Split.timed(share, Timing(fill, cpu), most, why)
 
     @staticmethod
     def timed(share: float, timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:

@@ -11,7 +11,7 @@ import pytest
 from engine.device.sim import SimDriver
 from engine.experts.cache_tables import BrokenCacheError
 from engine.experts.hybrid import Signals
-from engine.experts.split import Branch, Split
+from engine.experts.split import Branch, Split, Timing
 from engine.files.codecs import CODECS
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
@@ -24,7 +24,7 @@ SPLITS = {
     "all fill": Split.all_fill(),
     "all CPU": Split.all_cpu(),
     "carried": Split.carry(0.4),
-    "nearest": Split.nearest(0.5, Branch(1e-5, 1e-4), Branch(2e-5, 1e-4), most=4),
+    "nearest": Split.timed(0.5, Timing(Branch(1e-5, 1e-4), Branch(2e-5, 1e-4)), most=4),
     "usual": Split.of_fraction(0.75),
     "a table": Split("table", 0.3, (0, 1, 1, 0, 3)),
 }

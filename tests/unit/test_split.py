@@ -16,7 +16,6 @@ from engine.experts.split import (
     Timing,
     fraction,
     fraction_together,
-    nearest,
 )
 
 # B_P and B_H in GB/s, and q* / m, of the paper's table
@@ -72,7 +71,7 @@ def test_two_silent_branches_have_no_fraction() -> None:
 def test_without_latency_the_first_rule_is_the_best_of_all(misses: int, link: float, rest: float) -> None:
     """Eq. 2 is convex in q, so the better neighbour of its minimum beats every other q that fills at least one."""
     fill, cpu = _branches(link, rest)
-    chosen = nearest(misses, fraction(link, link + rest), fill, cpu)
+    chosen = Timing(fill, cpu).nearest(misses, fraction(link, link + rest))
     timing = Timing(fill, cpu)
     best = min(timing.seconds(misses, q) for q in range(1, misses + 1))
     assert timing.seconds(misses, chosen) <= best * (1 + 1e-6)
@@ -85,7 +84,7 @@ def test_the_first_rule_chooses_a_neighbour_of_m_f(
     misses: int, share: float, link: float, rest: float, late_fill: float, late_cpu: float
 ) -> None:
     fill, cpu = _branches(link, rest, late_fill, late_cpu)
-    chosen = nearest(misses, share, fill, cpu)
+    chosen = Timing(fill, cpu).nearest(misses, share)
     if misses == 0:
         assert chosen == 0
         return
@@ -101,17 +100,17 @@ def test_the_first_rule_chooses_a_neighbour_of_m_f(
 
 def test_a_tie_goes_to_more_fills() -> None:
     equal = Branch(0.0, 1.0)
-    assert [nearest(m, 0.5, equal, equal) for m in range(6)] == [0, 1, 1, 2, 2, 3]
+    assert [Timing(equal, equal).nearest(m, 0.5) for m in range(6)] == [0, 1, 1, 2, 2, 3]
 
 
 def test_at_least_one_is_filled_however_slow_the_link() -> None:
     fill, cpu = _branches(0.5, 100.0)
-    assert [nearest(m, 0.01, fill, cpu) for m in (1, 2, 5, 50)] == [1, 1, 1, 1]
+    assert [Timing(fill, cpu).nearest(m, 0.01) for m in (1, 2, 5, 50)] == [1, 1, 1, 1]
 
 
 def test_products_that_are_whole_but_for_rounding_have_no_neighbours() -> None:
     """0.07 * 100 is 7.000000000000001: 8 fills must not compete, though with a dear CPU they would win."""
-    assert nearest(100, 0.07, Branch(0.0, 1.0), Branch(0.0, 100.0)) == 7
+    assert Timing(Branch(0.0, 1.0), Branch(0.0, 100.0)).nearest(100, 0.07) == 7
 
 
 slowings = st.floats(0.0, 0.9)
