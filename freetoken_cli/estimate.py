@@ -17,6 +17,7 @@ from engine.base.units import format_size, format_tokens
 from engine.files.conversion.plan import BankPlan, Plan
 from engine.files.ftw.manifest import BankInfo
 from engine.files.ftw.opening import open_model
+from engine.files.pulling.target import looks_like_path
 from engine.files.store import Store
 from engine.front.attach import pick_device
 from engine.memory.budget import plan_context
@@ -243,10 +244,10 @@ def _subject(paths: Paths, what: str, output: Output) -> Subject:
     try:
         return Subject.stored(model_folder(store, what))
     except UsageError as error:
-        if not typed_path(what).exists():
-            require_no_path(what, paths, error)
+        require_no_path(what, paths, error)
     except NotFoundError as missing:
-        require_known(what, store, missing)
+        if not (looks_like_path(what) and typed_path(what).exists()):
+            require_known(what, store, missing)
     from freetoken_cli.planned import planned_subject
 
     return planned_subject(what, store, output)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
-from engine.base.errors import NotFoundError
+from engine.base.errors import NotFoundError, UsageError
 from engine.base.paths import typed_path
 from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.files.store import Store
@@ -17,6 +18,13 @@ def model_folder(store: Store, model: str) -> Path:
         return path
     try:
         return store.get(model)
+    except UsageError:
+        from engine.files.pulling.target import looks_like_path
+
+        if not looks_like_path(model):
+            raise
+        remedy = f"To use a checkpoint, take it in first: freetoken pull {shlex.quote(model)}"
+        raise NotFoundError(f"There is no converted model at {path}.", remedy) from None
     except NotFoundError as missing:
         from engine.files.pulling.catalogue import read_catalogue
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from engine.base.errors import UsageError
 from engine.base.hardware import read_hardware
 from freetoken_cli import options
 from freetoken_cli.checks import CHECKS, FAIL, OK, Finding, Surroundings
@@ -53,6 +54,8 @@ def command(
     cannot be reached.
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
+    if families and checkpoint is not None:
+        raise UsageError("--families is of no checkpoint.", "Leave one of them out.")
     if families:
         from freetoken_cli.families import family_records
 

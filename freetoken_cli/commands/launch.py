@@ -60,7 +60,7 @@ def command(
     found = next((each for each in AGENTS if each.name == agent), None)
     if found is None:
         raise NotFoundError(
-            f"There is no agent {agent!r}.", did_you_mean(agent, _NAMES) or f"There are {', '.join(_NAMES)}."
+            f"There is no agent {agent!r}.{did_you_mean(agent, _NAMES)}", f"There are {', '.join(_NAMES)}."
         )
     flags = {"context": context, "kv": kv, "experts": experts, "device": device, "threads": threads}
     config = options.settings(paths, **flags, api_key=api_key)

@@ -82,8 +82,8 @@ def command(
     picture_file = check_plot(plot, on_device) if plot is not None else None
     length = _seconds(seconds)
     machine = this_machine()
+    shapes = _shapes(Store(paths.store), model)
     with output.phase("Measuring", sizes=False) as progress:
-        shapes = _shapes(Store(paths.store), model)
         threads_used = config.threads or machine.usable_cores
         profile = probe(
             NativeMeter(read_memory()[1]),

@@ -266,6 +266,14 @@ def test_verify_of_a_wreck_stays_readable(stored: Home) -> None:
     assert f"And {count - 20} more places" in done.stderr
 
 
+@pytest.mark.parametrize("command", [["show"], ["verify"], ["bench"], ["probe"], ["run", "--estimate"]], ids=" ".join)
+def test_a_path_without_a_model_is_not_found(home: Home, command: list[str]) -> None:
+    done = home.run_here(*command, "./nowhere")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("Error: There is no converted model at nowhere.")
+    assert "freetoken pull ./nowhere" in done.stderr
+
+
 def test_a_file_in_the_place_of_a_conversion_is_left_alone(home: Home, checkpoint: Path) -> None:
     stranger = home.paths.store / "tiny.partial"
     stranger.parent.mkdir()

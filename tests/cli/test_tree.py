@@ -67,12 +67,14 @@ def test_short_help_flag(home: Home) -> None:
         (["run", "x", "--device", "cdua"], "cuda"),
         (["rum"], "rm or run"),
         (["pull", "DEMO"], "demo"),
+        (["launch", "cluade", "demo"], "claude"),
     ],
 )
 def test_did_you_mean(home: Home, args: list[str], suggestion: str) -> None:
     done = home.run_here(*args, stdin="x")
     assert done.returncode in (2, 3)
     assert f"Did you mean {suggestion}?" in done.stderr
+    assert not [line for line in done.stderr.splitlines() if line.startswith(" ")]
     assert done.stdout == ""
 
 
@@ -133,6 +135,7 @@ def test_the_catalogue_is_listed_in_its_three_forms(home: Home) -> None:
 
 
 def test_families(home: Home) -> None:
+    assert home.run_here("doctor", "--families", "./checkpoint").returncode == 2
     document = json.loads(home.run_here("doctor", "--families", "--json").stdout)
     told = {family["name"]: tuple(family["codecs"]) for family in document["families"]}
     assert told == {family.name: family.tested for family in FAMILIES.values()}  # tests/parity walks the same record
