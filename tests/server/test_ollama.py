@@ -93,6 +93,24 @@ def test_a_prompt_is_generated_from(front: RunningFront) -> None:
     assert client(front).generate(**{**options, "prompt": raw}, raw=True).response == "Raw."
 
 
+def test_log_probabilities_are_those_of_openais_interface(front: RunningFront) -> None:
+    asked: Any = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
+    theirs = front.openai.chat.completions.create(**asked, temperature=0, max_tokens=9, logprobs=True, top_logprobs=2)
+    assert theirs.choices[0].logprobs is not None
+    expected = [
+        (each.token, each.logprob, [(other.token, other.logprob) for other in each.top_logprobs])
+        for each in theirs.choices[0].logprobs.content or ()
+    ]
+    options: Any = {**asked, "options": {"temperature": 0, "num_predict": 9}, "logprobs": True, "top_logprobs": 2}
+    whole, parts = client(front).chat(**options), list(client(front).chat(**options, stream=True))
+    for told in (whole.logprobs or (), [each for part in parts for each in part.logprobs or ()]):
+        assert expected == [
+            (each.token, each.logprob, [(other.token, other.logprob) for other in each.top_logprobs or ()])
+            for each in told
+        ]
+    assert len(expected) == 9
+
+
 def test_the_default_tag_means_nothing(front: RunningFront) -> None:
     assert chat(front, told("Hello."), model="scripted:latest").message.content == "Hello."
 

@@ -57,6 +57,8 @@ _SHARED = {
     "keep_alive": Field(read_keep_alive),
     "think": Field(_think),
     "format": Field(ollama_format, AnswerForm()),
+    "logprobs": Field(fields.flag, False),
+    "top_logprobs": Field(fields.whole(0, fields.MOST_LOGPROBS), 0),
 }
 CHAT = {**_SHARED, "messages": Field(fields.mappings, ()), "tools": Field(tools, Offer())}
 GENERATE = {
@@ -149,7 +151,7 @@ def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
         "max_tokens": most if most and most > 0 else None,
         "stops": fields.stops("options.stop", options.get("stop") or []),
         "ignore_eos": False,
-        "logprobs": -1,
+        "logprobs": values["top_logprobs"] if values["logprobs"] else -1,
         "values": values_of(**sampling),
     }
 

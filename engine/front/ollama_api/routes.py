@@ -128,7 +128,7 @@ class Ollama:
                 case RawAsked():
                     ids = await asyncio.to_thread(loaded.text.encode_prompt, asked.prompt)
                     jobs = jobs_of(asked, loaded, [(tuple(ids), loaded.text.anchors(ids))])
-                    return await respond(asked, loaded, jobs, OllamaShape(loaded.name, chat), stack)
+                    return await respond(asked, loaded, jobs, _shape(loaded, asked, chat), stack)
 
     async def _unload(self, name: str, chat: bool) -> Response:
         if any(loaded.name == name for loaded in self._supervisor.models):
@@ -139,7 +139,11 @@ class Ollama:
 async def _chat(loaded: Loaded, asked: ChatAsked, chat: bool, stack: AsyncExitStack) -> Response:
     prompt, reader = await asyncio.to_thread(chat_prompt, loaded.text, asked)
     jobs = jobs_of(asked, loaded, [prompt], reader)
-    return await respond(asked, loaded, jobs, OllamaShape(loaded.name, chat, reader.form.id_style), stack)
+    return await respond(asked, loaded, jobs, _shape(loaded, asked, chat, reader.form.id_style), stack)
+
+
+def _shape(loaded: Loaded, asked: ChatAsked | RawAsked, chat: bool, id_style: str = "") -> OllamaShape:
+    return OllamaShape(loaded.name, chat, loaded.text if asked.logprobs >= 0 else None, id_style)
 
 
 async def _of_files(folder: Path) -> dict[str, Any]:

@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Sequence
 
-from engine.front.answers import Piece, Tally
+from engine.front.answers import Piece, ScoredToken, Tally
 from engine.front.dialects import OLLAMA, Dialect, Json, stamp
 from engine.front.gathered import gathered
+from engine.front.shape import scores
 from engine.front.tools import call_id
 from engine.text.formats.pieces import Call, CallGatherer
+from engine.text.text import Text
 
 _NANO = 1_000_000_000
 
@@ -20,8 +22,10 @@ class OllamaShape:
 
     dialect: Dialect = OLLAMA
 
-    def __init__(self, model: str, chat: bool, id_style: str = "") -> None:
+    def __init__(self, model: str, chat: bool, scored: Text | None, id_style: str = "") -> None:
+        """Log probabilities of tokens are told in the words of `scored`, if there is one."""
         self._model = model
+        self._scored = scored
         self._chat = chat
         self._id_style = id_style
         self._reason = "stop"
@@ -35,10 +39,11 @@ class OllamaShape:
         if piece.finish_reason is not None:
             self._reason = _reason(piece.finish_reason)
         call = None if piece.call is None else self._gatherer.add(piece.call)
-        if not (piece.text or piece.thought or call):
+        scored = self._scores(piece.tokens)
+        if not (piece.text or piece.thought or call or scored):
             return []
         said = self._said(piece.text, piece.thought, () if call is None else (call,))
-        return [{**self._head(), **said, "done": False}]
+        return [{**self._head(), **said, **scored, "done": False}]
 
     def closing(self, tally: Tally) -> Sequence[Json]:
         return [{**self._head(), **self._said("", "", ()), **self._end(tally)}]
@@ -46,7 +51,11 @@ class OllamaShape:
     def whole(self, pieces: Sequence[Piece], tally: Tally) -> Json:
         whole = gathered(pieces)[0]
         self._reason = _reason(whole.finish_reason)
-        return {**self._head(), **self._said(whole.text, whole.thought, whole.calls), **self._end(tally)}
+        said = self._said(whole.text, whole.thought, whole.calls)
+        return {**self._head(), **said, **self._scores(whole.tokens), **self._end(tally)}
+
+    def _scores(self, tokens: Sequence[ScoredToken]) -> Json:
+        return {"logprobs": scores(self._scored, tokens)} if self._scored is not None and tokens else {}
 
     def _head(self) -> Json:
         return {"model": self._model, "created_at": stamp(time.time())}

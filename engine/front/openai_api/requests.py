@@ -18,7 +18,6 @@ from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variab
 from engine.front.tools import Offer, tool_choice, tool_use, tools, with_names_of_tools
 
 MOST_CHOICES = 16
-MOST_LOGPROBS = 20
 MOST_PROMPTS = 2048  # of one completion request; and so many answers, however they are asked for
 
 _SHARED = {
@@ -129,7 +128,7 @@ CHAT = {
     "messages": Field(_messages, required=True),
     "max_completion_tokens": Field(fields.whole(1, 2**31 - 1)),
     "logprobs": Field(fields.flag, False),
-    "top_logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
+    "top_logprobs": Field(fields.whole(0, fields.MOST_LOGPROBS)),
     "chat_template_kwargs": Field(_template_values, {}),
     "response_format": Field(response_format, AnswerForm()),
     "tools": Field(tools, Offer()),
@@ -146,7 +145,7 @@ COMPLETION = {
     **_SHARED,
     "prompt": Field(_prompts, required=True),
     "echo": Field(fields.flag, False),
-    "logprobs": Field(fields.whole(0, MOST_LOGPROBS)),
+    "logprobs": Field(fields.whole(0, fields.MOST_LOGPROBS)),
     "best_of": Field(fields.only(1)),
     "suffix": Field(fields.only("")),
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from engine.front.answers import Piece, ScoredToken, Tally
 from engine.front.dialects import OPENAI, Dialect, Json
 from engine.front.gathered import Whole, gathered
+from engine.front.shape import scores
 from engine.front.tools import call_id
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown, CallPiece
 from engine.text.text import Text
@@ -107,20 +108,7 @@ class ChatShape:
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json | None:
         if not self._with_logprobs:
             return None
-        return {
-            "content": [
-                {
-                    **self._scored(scored.token, scored.scores.logprob),
-                    "top_logprobs": [self._scored(*pair) for pair in scored.scores.top],
-                }
-                for scored in tokens
-            ],
-            "refusal": None,
-        }
-
-    def _scored(self, token: int, logprob: float) -> Json:
-        content = self._text.token_bytes(token)
-        return {"token": content.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(content)}
+        return {"content": scores(self._text, tokens), "refusal": None}
 
 
 class CompletionShape:
