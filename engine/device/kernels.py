@@ -52,6 +52,7 @@ KERNELS: tuple[KernelSource, ...] = (
     KernelSource("gated_norm", "norm.cu", "pipipifiiippi"),
     KernelSource("rope", "rope.cu", "piiiiippp"),
     KernelSource("route", "route.cu", "pipiiiiiiiffppppppp"),
+    KernelSource("choose_smallest", "choose.cu", "ppppiiiiipi"),
     KernelSource("head_copy", "rows.cu", "piiiippii"),
     KernelSource("glu_rows", "rows.cu", "pipiiiffppi"),
     KernelSource("sigmoid_gate", "rows.cu", "pipiiippi"),

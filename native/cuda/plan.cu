@@ -1,11 +1,11 @@
 // What a MoE layer of this step does with its experts: which it finds in slots, which it fills into which slots, which
 // it leaves to the CPU. One block; `tests/unit/cache_model.py` is its scalar twin and states the rules without tricks.
 //
-// Neither barriers nor instructions depend on the number of fills q: least_used.h finds the slots to fill in a fixed
+// Neither barriers nor instructions depend on the number of fills q: smallest.h finds the slots to fill in a fixed
 // number of passes. Where nothing is filled they are left out.
 #include "cuda/cache_state.h"
 #include "cuda/device.h"
-#include "cuda/least_used.h"
+#include "cuda/smallest.h"
 
 namespace freetoken {
 namespace {
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         clear(scratch[0].histogram, kDigits * kWarp);
         __syncthreads();
         const Cut cut = find_cut(slot_used, before.slots, filling, scratch[0].histogram, sums);
-        list_victims(slot_used, before.slots, cut, warp_tallies, scratch[0].victims);
+        list_smallest(slot_used, before.slots, cut, warp_tallies, scratch[0].victims);
         __syncthreads();
         assign(tables, layer, filled, scratch[0].victims, filling, fills);
         __syncthreads();

@@ -1,4 +1,4 @@
-"""Parts of the check for machines with a GPU: attention with a reach, delta nets and state spaces."""
+"""Parts of the check for machines with a GPU: attention with a reach and to selections, delta nets and state spaces."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from engine.program.device.mixers import MakeMixers
 from engine.program.executor import Batch
 from engine.program.ir import Buffer, Op, Program, State
 from tests.gpu.mixing import prepared
+from tests.unit.device_rig import Model
 from tests.unit.native_model import VOCAB
 from tests.unit.recurrent_model import ROOM, Part, batch_of, hybrid_model
+from tests.unit.selection_rig import Selection, run, tokens_of
 
 if TYPE_CHECKING:
     from tests.gpu.gpu_check import Check
@@ -51,6 +53,28 @@ def hybrid_steps(check: Check) -> None:
         check.note("hybrid model: resumed beside cold", f"{far:.1e} of the largest", far <= TOLERANCE)
     finally:
         device.close()
+
+
+SELECTIONS = {
+    "positions": Selection(top_k=37, index_heads=20, whole=True),
+    "blocks": Selection(
+        top_k=3, weighted=False, block=16, local=1, index_heads=2, kv_heads=2, heads=6, v_dim=24, whole=True
+    ),
+}
+
+
+def selection_steps(check: Check) -> None:
+    """Attention to what was chosen, in prompts and token by token: outputs near the CPU's."""
+    steps = [60, 1, 1, 40]
+    for what, selection in SELECTIONS.items():
+        model = Model(selection.program(), selection.dense(), ())
+        device = model.device((), driver=check.driver, make=check.make)
+        try:
+            tokens = tokens_of(sum(steps))
+            far = _difference(run(device, tokens, steps), run(model.native(), tokens, steps))
+            check.note(f"chosen {what}: outputs beside the CPU's", f"{far:.1e} of the largest", far <= TOLERANCE)
+        finally:
+            device.close()
 
 
 def recurrence_rates(check: Check) -> None:

@@ -34,7 +34,7 @@ from engine.measure.random_model import RandomShape
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.mixers import DeviceMixers
 from engine.program.device.native_mixers import NativeMixers
-from tests.gpu.check_mixers import hybrid_steps, recurrence_rates
+from tests.gpu.check_mixers import hybrid_steps, recurrence_rates, selection_steps
 from tests.gpu.check_models import model_steps
 from tests.unit.device_products import bits, random_input, random_matrix
 
@@ -282,8 +282,8 @@ def probe(check: Check) -> None:
 
 
 PARTS = (
-    compile_kernels, product_bits, product_rates, fill_rate, plan_cost, hybrid_steps, recurrence_rates, model_steps,
-    probe, end_to_end,
+    compile_kernels, product_bits, product_rates, fill_rate, plan_cost, hybrid_steps, selection_steps, recurrence_rates,
+    model_steps, probe, end_to_end,
 )  # fmt: skip
 
 

@@ -57,16 +57,17 @@ PLACES = ("pages", "first_pages", "positions", "live")
 KERNELS = {
     "append_rows": (
         ("rows", "cache", *PLACES, "row_stride", "page_values", "base", "head_values"),
-        {"DIM": 128, "PADDED": 128, "BLOCK": 128, "PLACE": 1, "COLUMN": 16},
+        {"DIM": 128, "PADDED": 128, "BLOCK": 128, "PLACE": 1, "COLUMN": 16, "EVERY": 1},
     ),
     "attend_parts": (
         (
-            "queries", "cache", *PLACES, "part_sums", "part_weights", "query_stride", "page_values", "key_values",
-            "value_base", "value_values", "scale", "softcap", "window", "chunk",
+            "queries", "cache", *PLACES, "chosen", "part_sums", "part_weights", "query_stride", "chosen_stride",
+            "page_values", "key_values", "value_base", "value_values", "scale", "softcap", "window", "chunk",
         ),
         {
             "HEADS": 8, "KV_HEADS": 4, "K_DIM": 128, "K_PLACE": 1, "K_COLUMN": 16, "V_DIM": 128,
-            "V_PADDED": 128, "V_BLOCK": 128, "PARTS": 8, "CAPPED": 0, "TILE": 32, "CHUNK": 64, "GROUP": 16,
+            "V_PADDED": 128, "V_BLOCK": 128, "EVERY": 1, "TOP_K": 0, "SETS": 1, "RUN": 1, "FIRST_PART": 0, "PARTS": 8,
+            "CAPPED": 0, "TILE": 32, "CHUNK": 64, "GROUP": 16,
         },
     ),
     "merge_parts": (

@@ -17,7 +17,7 @@ from engine.program.device.triton_launch import FUNCTIONS, TYPES, launch_signatu
 TARGETS = (80, 86, 89, 90, 120)
 CASES = {
     "conv", "conv of two", "long conv", "delta rule", "ragged delta rule", "delta rule a channel", "linear attention",
-    "heads", "channels",
+    "entries", "entries that overlap", "heads", "channels",
 }  # fmt: skip
 # Both compute in binary32; sums have another order, and exp and softplus are the chip's. Measured: up to 1.1e-6 of the
 # largest value, interpreted.

@@ -37,6 +37,7 @@ class Selection:
     chosen: bool = True  # False: attention sees everything
     every: int = 1  # more than one: entries are there already, and nothing attends to them
     seed: int = 0
+    whole: bool = False  # numbers alone that are whole: scores are exact, and many are equal
 
     @property
     def sets(self) -> int:
@@ -55,7 +56,8 @@ class Selection:
 
     @property
     def table(self) -> Floats:
-        return np.random.default_rng(self.seed).normal(size=(VOCAB, sum(self.widths.values()))).astype(np.float32)
+        values = np.random.default_rng(self.seed).normal(size=(VOCAB, sum(self.widths.values())))
+        return (np.rint(values) if self.whole else values).astype(np.float32)
 
     def program(self) -> Program:
         buffers, offset = {"x": Buffer(sum(self.widths.values()))}, 0
@@ -80,14 +82,16 @@ class Selection:
         caches = (Cache(1, self.index_dim, 0, every=self.every), Cache(self.kv_heads, self.k_dim, self.v_dim))
         return Program(buffers, ops, caches, (), "out", self.out_width, "x", (3,))
 
-    def native(self, **settings: Any) -> NativeExecutor:
+    def dense(self) -> Mapping[str, Tensor]:
         table = self.table
         packed = np.zeros(_native.packed_bytes("f32", *table.shape), np.uint8)
         raw = table.view(np.uint8).reshape(VOCAB, -1)
         _native.pack_rows("f32", raw, table.shape[1], packed, len(packed) // -(-VOCAB // 16))
-        dense = {"table": Tensor("f32", *table.shape, memoryview(packed))}
+        return {"table": Tensor("f32", *table.shape, memoryview(packed))}
+
+    def native(self, **settings: Any) -> NativeExecutor:
         settings = {"kv_dtype": "f32", "room": ContextRoom(128), "threads": 2, "max_tokens": 1024, **settings}
-        return NativeExecutor(self.program(), dense, (), **settings)
+        return NativeExecutor(self.program(), self.dense(), (), **settings)
 
     def reference(self) -> ReferenceExecutor:
         return ReferenceExecutor(self.program(), DenseWeights(table=self.table.astype(np.float64)), ContextRoom(128))

@@ -124,6 +124,14 @@ def test_what_cannot_be_chosen_is_refused(changes: dict[str, Any], message: str)
         replace(Selection(top_k=37), **changes).native()
 
 
-def test_a_gpu_refuses_what_it_has_no_kernels_for() -> None:
-    with pytest.raises(UnsupportedError, match=r"choose.*--device cpu"):
-        refuse_what_has_no_kernels(Selection(top_k=37).program())
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"index_heads": 129}, r"choose.*129 heads, and a GPU takes 128.*--device cpu"),
+        ({"block": 272, "local": 1}, r"choose.*blocks of 272 entries, and a GPU takes 256.*--device cpu"),
+    ],
+)
+def test_a_gpu_refuses_indexers_that_are_too_large_for_its_kernels(changes: dict[str, Any], message: str) -> None:
+    refuse_what_has_no_kernels(Selection(top_k=37).program())
+    with pytest.raises(UnsupportedError, match=message):
+        refuse_what_has_no_kernels(replace(Selection(top_k=37), **changes).program())

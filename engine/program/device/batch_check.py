@@ -36,8 +36,9 @@ class BatchNeeds:
     @staticmethod
     def of(program: Program) -> BatchNeeds:
         """Those of a program."""
-        reaching = [op for op in program.ops if op.kind == "attention" and program.caches[int(op.attrs["cache"])].reach]
-        sights = {Sight(int(op.attrs["window"]), int(op.attrs["chunk"])) for op in reaching}
+        attends = ("attention", "compressed_attention")
+        reaching = [op for op in program.ops if op.kind in attends and program.caches[int(op.attrs["cache"])].reach]
+        sights = {Sight(int(op.attrs["window"]), int(op.attrs.get("chunk", 0))) for op in reaching}
         paged = any(not cache.reach for cache in program.caches)
         return BatchNeeds(paged, tuple(sights), bool(program.states))
 

@@ -17,14 +17,14 @@ class MixerLayout:
 
     Of each token: where in the tables the pages (window pages) of its sequence begin, and the state slot to which the
     state behind it is saved or -1. Of each sequence that has tokens: the first of them, its state slot, and whether it
-    begins anew.
+    begins anew. At last how many tokens the longest sequence has, those before the step among them.
     """
 
     tokens: int
 
     @property
     def size(self) -> int:
-        return 6 * self.tokens + 2
+        return 6 * self.tokens + 3
 
     @property
     def first_pages(self) -> int:
@@ -54,12 +54,17 @@ class MixerLayout:
     def starts(self) -> int:
         return 5 * self.tokens + 1
 
+    @property
+    def longest(self) -> int:
+        return 6 * self.tokens + 2
+
 
 def write_batch(layout: MixerLayout, batch: Batch, data: NDArray[np.uint8]) -> None:
     """Put a checked batch into the block."""
     words = data.view(np.int32)
     count = len(batch.tokens)
     lengths = np.diff(batch.seq_starts)
+    words[layout.longest] = batch.positions.max(initial=-1) + 1
     words[layout.first_pages :][:count] = np.repeat(_firsts(batch.page_tables), lengths)
     if batch.window_tables:
         words[layout.first_windows :][:count] = np.repeat(_firsts(batch.window_tables), lengths)

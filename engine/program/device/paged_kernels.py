@@ -3,7 +3,8 @@
 They follow docs/numerics.md in what they compute and not in its order of sums, so their results agree with the native
 operation to a tolerance (`tests/gpu/test_paged_attention.py`) and not to the bit. A layer's cache is binary16, and a
 page holds the keys of each kv head, then the values of each, padded to 16 dimensions, as the native cache does: values
-by positions, keys by dimensions unless their first columns are the values.
+by positions, keys by dimensions unless their first columns are the values. A cache may have an entry for every EVERY
+tokens alone, which lies where the last of them would.
 
 Triton compiles the functions of this file; nothing else may be imported into them.
 """
@@ -14,7 +15,7 @@ import triton
 import triton.language as tl
 
 PAGE_TOKENS = 16
-TILE = 32  # positions that a program looks at together
+TILE = 32  # entries that a program looks at together
 CHUNK = 64  # values of a key that are multiplied together
 GROUP = 16  # query heads of a program: the least that a tensor core takes
 
@@ -33,23 +34,26 @@ def append_rows(
     head_values,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
-    BLOCK: tl.constexpr,
     PLACE: tl.constexpr,
     COLUMN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVERY: tl.constexpr,
 ):
     """Writes the keys (or values) of one token and kv head to its place in the cache; grid (tokens, kv heads).
 
-    Positions lie PLACE values apart, dimensions COLUMN.
+    Entries lie PLACE values apart, dimensions COLUMN. A token that completes no entry writes none.
     """
     token = tl.program_id(0)
     if token < tl.load(live):
-        head = tl.program_id(1)
         position = tl.load(positions + token)
-        page = tl.load(pages + tl.load(first_pages + token) + position // 16)
-        column = tl.arange(0, BLOCK)
-        value = tl.load(rows + token.to(tl.int64) * row_stride + head * DIM + column, mask=column < DIM, other=0.0)
-        target = cache + page.to(tl.int64) * page_values + base + head * head_values + position % 16 * PLACE
-        tl.store(target + column * COLUMN, value.to(tl.float16), mask=column < PADDED)
+        if (position + 1) % EVERY == 0:
+            head = tl.program_id(1)
+            page = tl.load(pages + tl.load(first_pages + token) + position // 16)
+            column = tl.arange(0, BLOCK)
+            value = tl.load(rows + token.to(tl.int64) * row_stride + head * DIM + column, mask=column < DIM, other=0.0)
+            place = position % 16 // EVERY * PLACE
+            target = cache + page.to(tl.int64) * page_values + base + head * head_values + place
+            tl.store(target + column * COLUMN, value.to(tl.float16), mask=column < PADDED)
 
 
 @triton.jit
@@ -60,9 +64,11 @@ def attend_parts(
     first_pages,
     positions,
     live,
+    chosen,
     part_sums,
     part_weights,
     query_stride,
+    chosen_stride,
     page_values,
     key_values,
     value_base,
@@ -79,16 +85,23 @@ def attend_parts(
     V_DIM: tl.constexpr,
     V_PADDED: tl.constexpr,
     V_BLOCK: tl.constexpr,
+    EVERY: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SETS: tl.constexpr,
+    RUN: tl.constexpr,
+    FIRST_PART: tl.constexpr,
     PARTS: tl.constexpr,
     CAPPED: tl.constexpr,
     TILE: tl.constexpr,
     CHUNK: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Softmax of some query heads of one token over every PARTS-th tile of positions, not yet divided.
+    """Softmax of some query heads of one token over some tiles of the entries that it sees, not yet divided.
 
-    grid (tokens, kv heads * groups of GROUP query heads, PARTS). `part_weights` takes the maximum and the sum of a
-    head and part, `part_sums` its weighted values; HEADS are query heads of a kv head.
+    grid (tokens, kv heads * groups of GROUP query heads, parts): part p of n takes every n-th tile from tile p on, and
+    is part FIRST_PART + p of PARTS. `part_weights` takes the maximum and the sum of a head and part, `part_sums` its
+    weighted values; HEADS are query heads of a kv head. With TOP_K a token sees what `chosen` has for it: for each of
+    SETS sets of kv heads the numbers of up to TOP_K runs of RUN entries, ascending, -1 where there are no more.
     """
     token = tl.program_id(0)
     groups: tl.constexpr = (HEADS + GROUP - 1) // GROUP
@@ -99,22 +112,32 @@ def attend_parts(
         here = member < HEADS
         position = tl.load(positions + token)
         table = pages + tl.load(first_pages + token)
-        oldest = 0
+        begin = 0
+        end = (position + 1) // EVERY
         if window > 0:
-            oldest = tl.maximum(position - window + 1, 0)
+            begin = tl.maximum(end - window, 0)
         if chunk > 0:
-            oldest = tl.maximum(oldest, position - position % chunk)
+            begin = tl.maximum(begin, position - position % chunk)
+        if TOP_K > 0:  # from here on entries are counted in the selection; its last run may end early
+            picks = chosen + token.to(tl.int64) * chosen_stride + head // (KV_HEADS // SETS) * TOP_K
+            runs = tl.minimum((end + RUN - 1) // RUN, TOP_K)
+            last = tl.load(picks + runs - 1, mask=runs > 0, other=0)
+            end = (runs - 1) * RUN + tl.minimum(end - last * RUN, RUN)
         query = queries + token.to(tl.int64) * query_stride + (head * HEADS + member) * K_DIM
         largest = tl.full((GROUP,), float("-inf"), tl.float32)
         total = tl.zeros((GROUP,), tl.float32)
         sums = tl.zeros((GROUP, V_BLOCK), tl.float32)
         column = tl.arange(0, V_BLOCK)
         step = tl.arange(0, CHUNK)
-        for tile in range(oldest // TILE + part, position // TILE + 1, PARTS):
-            place = tile * TILE + tl.arange(0, TILE)
-            seen = (place <= position) & (place >= oldest)
+        for tile in range(begin // TILE + part, (end + TILE - 1) // TILE, tl.num_programs(2)):
+            entry = tile * TILE + tl.arange(0, TILE)
+            seen = (entry >= begin) & (entry < end)
+            if TOP_K > 0:
+                entry = tl.load(picks + entry // RUN, mask=seen, other=0) * RUN + entry % RUN
+            place = entry * EVERY + (EVERY - 1)
             page = tl.load(table + place // 16, mask=seen, other=0).to(tl.int64) * page_values
-            key = cache + page + head * key_values + place % 16 * K_PLACE
+            slot = place % 16 // EVERY
+            key = cache + page + head * key_values + slot * K_PLACE
             scores = tl.zeros((GROUP, TILE), tl.float32)
             for first in range(0, K_DIM, CHUNK):
                 wanted = first + step < K_DIM
@@ -129,14 +152,14 @@ def attend_parts(
             higher = tl.maximum(largest, tl.max(scores, 1))
             weights = tl.exp(scores - higher[:, None])
             shrink = tl.exp(largest - higher)
-            value = cache + page + value_base + head * value_values + place % 16 * V_PADDED
+            value = cache + page + value_base + head * value_values + slot * V_PADDED
             v = tl.load(value[:, None] + column[None, :], mask=seen[:, None] & (column < V_DIM)[None, :], other=0.0).to(
                 tl.float32
             )
             sums = sums * shrink[:, None] + tl.dot(weights, v, input_precision="ieee")
             total = total * shrink + tl.sum(weights, 1)
             largest = higher
-        row = (token.to(tl.int64) * KV_HEADS * HEADS + head * HEADS + member) * PARTS + part
+        row = (token.to(tl.int64) * KV_HEADS * HEADS + head * HEADS + member) * PARTS + FIRST_PART + part
         tl.store(part_weights + 2 * row, largest, mask=here)
         tl.store(part_weights + 2 * row + 1, total, mask=here)
         tl.store(

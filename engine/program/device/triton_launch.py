@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from engine.device.driver import Driver, Grid, Kernel, Stream
 from engine.device.kernels import KernelSignature
-from engine.program.device import paged_kernels, recurrent_kernels
+from engine.program.device import compress_kernels, index_kernels, paged_kernels, recurrent_kernels
 
 Constants = Mapping[str, int]
 
@@ -16,6 +16,8 @@ FUNCTIONS: Mapping[str, Any] = {
     "append_rows": paged_kernels.append_rows,
     "attend_parts": paged_kernels.attend_parts,
     "merge_parts": paged_kernels.merge_parts,
+    "score_numbers": index_kernels.score_numbers,
+    "compress": compress_kernels.compress,
     "convolve": recurrent_kernels.convolve,
     "delta_rule": recurrent_kernels.delta_rule,
     "state_space": recurrent_kernels.state_space,
@@ -25,14 +27,16 @@ FUNCTIONS: Mapping[str, Any] = {
 TYPES: Mapping[str, str] = {
     **dict.fromkeys(("rows", "queries", "part_sums", "part_weights", "sinks", "out"), "*fp32"),
     **dict.fromkeys(("x", "y", "weights", "bias", "states", "q", "k", "v", "g", "b", "c"), "*fp32"),
-    **dict.fromkeys(("dt", "a_log", "d", "dt_bias"), "*fp32"),
-    **dict.fromkeys(("pages", "first_pages", "positions", "live"), "*i32"),
+    **dict.fromkeys(("dt", "a_log", "d", "dt_bias", "kv", "gate", "entry"), "*fp32"),
+    **dict.fromkeys(("pages", "first_pages", "positions", "live", "chosen", "longest", "words"), "*i32"),
     **dict.fromkeys(("starts", "slots", "fresh", "saves", "sequences"), "*i32"),
     "cache": "*fp16",
     **dict.fromkeys(("row_stride", "page_values", "base", "head_values", "query_stride", "key_values"), "i32"),
     **dict.fromkeys(("value_base", "value_values", "window", "chunk", "out_stride"), "i32"),
     **dict.fromkeys(("x_stride", "y_stride", "q_stride", "k_stride", "v_stride", "g_stride", "b_stride"), "i32"),
     **dict.fromkeys(("c_stride", "dt_stride", "slot_values", "channels"), "i32"),
+    **dict.fromkeys(("kv_stride", "gate_stride", "entry_stride", "dim"), "i32"),
+    **dict.fromkeys(("chosen_stride", "weight_stride", "first"), "i32"),
     **dict.fromkeys(("scale", "slope", "softcap", "dt_min", "dt_max"), "fp32"),
 }
 """Triton's types of the parameters of all kernels, by name."""

@@ -1,4 +1,4 @@
-"""Everything of a CUDA device that keeps context memory: Triton's kernels over blocks that grow and shrink in place."""
+"""Everything of a CUDA device that keeps context memory: kernels over blocks that grow and shrink in place."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import BlockKind, ContextRoom
 from engine.program.device.block_pools import BlockPools
 from engine.program.device.buffers import DeviceBuffers
-from engine.program.device.launching import cannot_run
 from engine.program.device.mixer_data import MixerLayout, write_batch
 from engine.program.device.mixers import MIXERS
-from engine.program.device.paged_attention import VALUE_BYTES, PagedAttention, page_layers
+from engine.program.device.paged_attention import ATTENTION, PagedAttention
+from engine.program.device.paged_caches import VALUE_BYTES, PagedCaches, page_layers
 from engine.program.device.paged_kernels import PAGE_TOKENS
+from engine.program.device.selections import Choice, Selections
 from engine.program.device.step_data import Extent
 from engine.program.device.triton_launch import KernelLoader, TritonLauncher
 from engine.program.device.triton_recurrences import RecurrentWeights, TritonRecurrences, state_offsets
 from engine.program.executor import Batch, Bytes
 from engine.program.ir import Op, Program
-
-NATIVE_ONLY = ("choose", "compress", "compressed_attention")
 
 
 class TritonMixers:
@@ -46,7 +45,6 @@ class TritonMixers:
         isa: str = "",
     ) -> None:
         assert (kv_dtype, page_tokens) == ("f16", PAGE_TOKENS), "the kernels read pages of 16 rows of binary16"
-        refuse_what_has_no_kernels(program)
         _, page_values = page_layers(program.caches)
         _, slot_values = state_offsets(program.states)
         sizes: Mapping[BlockKind, int] = {
@@ -64,10 +62,14 @@ class TritonMixers:
                 made.callback(vectors[name].free)
             addresses = {name: memory.address for name, memory in vectors.items()}
             weights = RecurrentWeights(addresses, {name: dense[name].cols for name in names})
-            self._attention = PagedAttention(driver, launcher, program, self._pools, buffers, addresses, max_tokens)
+            self._caches = PagedCaches(driver, launcher, program.caches, self._pools)
+            made.callback(self._caches.free)
+            self._attention = PagedAttention(driver, launcher, program, self._caches, buffers, addresses, max_tokens)
             made.callback(self._attention.free)
+            self._selections = Selections(driver, launcher, program, self._caches, buffers)
+            made.callback(self._selections.free)
             self._recurrences = TritonRecurrences(launcher, self._pools, buffers, program.states, weights)
-            self._pools.resize(room)
+            self.resize_context(room)
             self._made = made.pop_all()
 
     @property
@@ -83,7 +85,12 @@ class TritonMixers:
         return self._pools.block_bytes
 
     def resize_context(self, room: ContextRoom) -> None:
-        self._pools.resize(room)
+        # Contexts must never be longer than there is room for words of them, whichever of the two finds no memory.
+        self._selections.make_room(max(room, self.room, key=lambda either: either.pages))
+        try:
+            self._pools.resize(room)
+        finally:
+            self._selections.make_room(self.room)
 
     def copy_block(self, kind: BlockKind, source: int, target: int) -> None:
         self._pools.copy(kind, source, target)
@@ -99,11 +106,13 @@ class TritonMixers:
 
     def begin(self, batch: Batch, tokens: int, data: NDArray[np.uint8]) -> None:
         write_batch(MixerLayout(tokens), batch, data)
-        self._attention.begin(batch)
+        self._caches.begin(batch)
 
     def issue(self, stream: Stream, index: int, op: Op, extent: Extent) -> None:
-        if op.kind == "attention":
+        if op.kind in ATTENTION:
             self._attention.issue(stream, op, extent)
+        elif op.kind == "choose":
+            self._selections.issue(stream, op, extent)
         else:
             self._recurrences.issue(stream, op, extent)
 
@@ -112,10 +121,10 @@ class TritonMixers:
 
 
 def refuse_what_has_no_kernels(program: Program) -> None:
-    """Raise UnsupportedError for a program with an operation that a GPU cannot run yet."""
+    """Raise UnsupportedError for a program with an operation that the kernels cannot run."""
     for op in program.ops:
-        if op.kind in NATIVE_ONLY:
-            raise cannot_run(op, "this release has no kernels of a GPU for selections and compressed entries")
+        if op.kind == "choose":
+            Choice.of(program, op)
 
 
 def _vector(driver: Driver, tensor: Tensor) -> Memory:

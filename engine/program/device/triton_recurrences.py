@@ -18,7 +18,7 @@ from engine.program.ir import Op, State
 _STATE_LANES = 16  # states begin at multiples of so many values, as the native executor's do
 _MOST_PROGRAMS = 32  # that share the sequences of a step
 _HELD = 4096  # values of a state that a program keeps in registers
-_CONV_BLOCK, _CONV_TILE = 128, 16  # channels and tokens of a program
+_CHANNELS, _CONV_TILE = 128, 16  # channels and tokens of a program
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def state_offsets(states: tuple[State, ...]) -> tuple[tuple[int, ...], int]:
 
 
 class TritonRecurrences:
-    """Launches of `conv`, `delta_rule` and `ssm`."""
+    """Launches of `conv`, `compress`, `delta_rule` and `ssm`."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class TritonRecurrences:
         self._offsets, self._slot_values = state_offsets(states)
         self._kinds: Mapping[str, Callable[[Stream, Op, Extent], None]] = {
             "conv": self._conv,
+            "compress": self._compress,
             "delta_rule": self._delta_rule,
             "ssm": self._ssm,
         }
@@ -76,11 +77,11 @@ class TritonRecurrences:
             {
                 "KERNEL": kernel,
                 "TILE": _CONV_TILE if extent.layout.tokens > 1 else 1,
-                "BLOCK": _CONV_BLOCK,
+                "BLOCK": _CHANNELS,
                 "SILU": int(_activation(op) == "silu"),
                 "HAS_BIAS": int(bool(op.weights[1])),
             },
-            (_programs(extent), -(-channels // _CONV_BLOCK), 1),
+            (_programs(extent), -(-channels // _CHANNELS), 1),
             x=x.address,
             y=y.address,
             weights=self._weights.address(op.weights[0]),
@@ -90,6 +91,32 @@ class TritonRecurrences:
             y_stride=y.stride,
             slot_values=self._slot_values,
             channels=channels,
+        )
+
+    def _compress(self, stream: Stream, op: Op, extent: Extent) -> None:
+        kv, gate = (self._buffers[name] for name in op.reads)
+        entry = self._buffers[op.writes[0]]
+        every, overlap, dim = _int(op, "every"), _int(op, "overlap"), entry.width
+        _require(op, kv.width == gate.width == (1 + overlap) * dim, "the buffers do not hold its channels")
+        _require(op, every > 1, "an entry stands for a single token")
+        _require(op, self._weights.lengths[op.weights[0]] == every * kv.width, "its biases are not one a value")
+        _require(op, apart(entry, kv) and apart(entry, gate), "it writes over what it reads")
+        self._launcher.launch(
+            stream,
+            "compress",
+            {"EVERY": every, "OVERLAP": overlap, "BLOCK": _CHANNELS},
+            (_programs(extent), -(-dim // _CHANNELS), 1),
+            kv=kv.address,
+            gate=gate.address,
+            entry=entry.address,
+            bias=self._weights.address(op.weights[0]),
+            positions=extent.base + extent.layout.positions,
+            **self._sequences(op, extent),
+            kv_stride=kv.stride,
+            gate_stride=gate.stride,
+            entry_stride=entry.stride,
+            slot_values=self._slot_values,
+            dim=dim,
         )
 
     def _delta_rule(self, stream: Stream, op: Op, extent: Extent) -> None:

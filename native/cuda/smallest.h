@@ -1,6 +1,6 @@
-// The slots used least recently, found by one block: a radix select over the slots' stamps, four digits of eight bits,
-// finds how old a slot must be, and two more reads list the slots that are. So each stamp is read six times, however
-// many slots are wanted.
+// The smallest of many words, found by one block: a radix select, four digits of eight bits, finds how large a word may
+// be, and two more reads list the places of those that are no larger. So each word is read six times, however many are
+// wanted.
 #pragma once
 
 #include "cuda/device.h"
@@ -36,21 +36,21 @@ __device__ inline void clear(uint32_t* words, int count) {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) words[i] = 0;
 }
 
-// Four neighbouring stamps of slots; `valid` of them belong to slots in use.
-struct Stamps {
-    uint32_t stamp[4];
+// Four neighbouring words, of which the first `valid` count.
+struct FourWords {
+    uint32_t word[4];
     int valid;
 };
 
-__device__ inline Stamps load_stamps(const uint32_t* slot_used, int vector, int slots) {
-    if (4 * vector >= slots) return {{0, 0, 0, 0}, 0};
-    const uint4 four = reinterpret_cast<const uint4*>(slot_used)[vector];
-    return {{four.x, four.y, four.z, four.w}, min(slots - 4 * vector, 4)};
+__device__ inline FourWords load_words(const uint32_t* words, int vector, int count) {
+    if (4 * vector >= count) return {{0, 0, 0, 0}, 0};
+    const uint4 four = reinterpret_cast<const uint4*>(words)[vector];
+    return {{four.x, four.y, four.z, four.w}, min(count - 4 * vector, 4)};
 }
 
-// The victims are the slots whose stamp is below `stamp`, and the first `ties` of those that have it.
+// The smallest are the words below `word`, and the first `ties` of those that equal it.
 struct Cut {
-    uint32_t stamp;
+    uint32_t word;
     int ties;
 };
 
@@ -67,7 +67,7 @@ __device__ inline void sum_columns(uint32_t* histogram, uint32_t* sums) {
     }
 }
 
-// The digit of the stamp that is number `wanted` (from 1) in ascending order; `wanted` becomes its number among those
+// The digit of the word that is number `wanted` (from 1) in ascending order; `wanted` becomes its number among those
 // with that digit. Every warp finds it for itself, which saves a barrier; the gaps put the lanes' reads into different
 // banks.
 __device__ inline uint32_t find_digit(const uint32_t* sums, int& wanted) {
@@ -91,16 +91,17 @@ __device__ inline uint32_t find_digit(const uint32_t* sums, int& wanted) {
     return static_cast<uint32_t>(__shfl_sync(kAllLanes, digit, source));
 }
 
-// Finds where `fills` least recently used slots end. Every stamp adds to the histogram, if only 0, in every pass.
-__device__ Cut find_cut(const uint32_t* slot_used, int slots, int fills, uint32_t* histogram, uint32_t* sums) {
+// Finds where the `number` smallest of `count` words end; there are so many. Every word adds to the histogram, if only 0,
+// in every pass. The histogram, a column for each lane, is cleared, and is again afterwards.
+__device__ Cut find_cut(const uint32_t* words, int count, int number, uint32_t* histogram, uint32_t* sums) {
     uint32_t prefix = 0;
-    int wanted = fills;
+    int wanted = number;
     for (int pass = kDigitPasses - 1; pass >= 0; --pass) {
         const int shift = pass * kDigitBits;
-        for (int vector = static_cast<int>(threadIdx.x); 4 * vector < slots; vector += static_cast<int>(blockDim.x)) {
-            const Stamps four = load_stamps(slot_used, vector, slots);
+        for (int vector = static_cast<int>(threadIdx.x); 4 * vector < count; vector += static_cast<int>(blockDim.x)) {
+            const FourWords four = load_words(words, vector, count);
             for (int i = 0; i < 4; ++i) {
-                const uint32_t upper = four.stamp[i] >> shift;
+                const uint32_t upper = four.word[i] >> shift;
                 const unsigned counts = unsigned{i < four.valid} & unsigned{upper >> kDigitBits == prefix};
                 atomicAdd(&histogram[upper % kDigits * kWarp + static_cast<uint32_t>(lane_id())], counts);
             }
@@ -113,12 +114,12 @@ __device__ Cut find_cut(const uint32_t* slot_used, int slots, int fills, uint32_
     return {prefix, wanted};
 }
 
-// Stamps below the cut in the lower half, stamps at the cut in the upper half: counted and added up together. Without
-// branches, as is what follows: how many stamps lie below the cut shall cost nothing.
-__device__ inline uint64_t tally(const Stamps& four, int i, const Cut& cut) {
+// Words below the cut in the lower half, words at the cut in the upper half: counted and added up together. Without
+// branches, as is what follows: how many words lie below the cut shall cost nothing.
+__device__ inline uint64_t tally(const FourWords& four, int i, const Cut& cut) {
     const unsigned valid = i < four.valid;
-    const unsigned below = valid & (four.stamp[i] < cut.stamp);
-    const unsigned at = valid & (four.stamp[i] == cut.stamp);
+    const unsigned below = valid & (four.word[i] < cut.word);
+    const unsigned at = valid & (four.word[i] == cut.word);
     return uint64_t{at} << 32 | below;
 }
 
@@ -130,18 +131,18 @@ __device__ inline int at_cut(uint64_t tally) {
     return static_cast<int>(tally >> 32);
 }
 
-// Lists the victims in ascending order. Each warp has a run of the slots: it counts, learns what the warps before it
-// counted, and writes.
-__device__ void list_victims(const uint32_t* slot_used, int slots, const Cut& cut, uint64_t* warp_tallies,
-                             int32_t* victims) {
+// Lists the places of the smallest in ascending order. Each warp has a run of the words: it counts, learns what the warps
+// before it counted, and writes.
+__device__ void list_smallest(const uint32_t* words, int count, const Cut& cut, uint64_t* warp_tallies,
+                             int32_t* places) {
     const int warps = static_cast<int>(blockDim.x) / kWarp;
-    const int slots_a_round = 4 * kWarp;
-    const int rounds = (slots + warps * slots_a_round - 1) / (warps * slots_a_round);
+    const int words_a_round = 4 * kWarp;
+    const int rounds = (count + warps * words_a_round - 1) / (warps * words_a_round);
     const int first_vector = warp_id() * rounds * kWarp + lane_id();
 
     uint64_t mine = 0;
     for (int round = 0; round < rounds; ++round) {
-        const Stamps four = load_stamps(slot_used, first_vector + round * kWarp, slots);
+        const FourWords four = load_words(words, first_vector + round * kWarp, count);
         for (int i = 0; i < 4; ++i) mine += tally(four, i, cut);
     }
     const uint64_t counted = inclusive_sum(mine);
@@ -152,15 +153,15 @@ __device__ void list_victims(const uint32_t* slot_used, int slots, const Cut& cu
     uint64_t before = __shfl_sync(kAllLanes, inclusive_sum(of_warp) - of_warp, warp_id());
     for (int round = 0; round < rounds; ++round) {
         const int vector = first_vector + round * kWarp;
-        const Stamps four = load_stamps(slot_used, vector, slots);
+        const FourWords four = load_words(words, vector, count);
         uint64_t own = 0;
         for (int i = 0; i < 4; ++i) own += tally(four, i, cut);
         const uint64_t counted_here = inclusive_sum(own);
         uint64_t at = before + counted_here - own;
         for (int i = 0; i < 4; ++i) {
             const uint64_t this_one = tally(four, i, cut);
-            const int victim = below_cut(this_one) | (at_cut(this_one) & static_cast<int>(at_cut(at) < cut.ties));
-            if (victim != 0) victims[below_cut(at) + min(at_cut(at), cut.ties)] = 4 * vector + i;
+            const int taken = below_cut(this_one) | (at_cut(this_one) & static_cast<int>(at_cut(at) < cut.ties));
+            if (taken != 0) places[below_cut(at) + min(at_cut(at), cut.ties)] = 4 * vector + i;
             at += this_one;
         }
         before += __shfl_sync(kAllLanes, counted_here, kWarp - 1);
