@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from engine.base.units import format_size
 from engine.files.ftw.manifest import BankInfo, Manifest, Shape
+from engine.spec.attention import Attention, LatentAttention
+from engine.spec.feed_forward import Moe
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2, ShortConv
-from engine.spec.schema import Attention, LatentAttention, Moe, Spec
+from engine.spec.schema import Spec
 
 # By the part of a tensor's name that follows its layer; engine/spec/tensors.py has the names.
 _CLASSES = {

@@ -23,7 +23,8 @@ from engine.files.sources.opening import open_checkpoint
 from engine.files.space import free_space
 from engine.program.lowering.lower import lower
 from engine.spec.families.survey import Survey, survey
-from engine.spec.schema import Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 from freetoken_cli.checks import FAIL, NOTE, OK, Finding
 from freetoken_cli.output import Output
 from freetoken_cli.pulling import Wanted

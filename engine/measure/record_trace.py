@@ -18,7 +18,8 @@ from engine.files.ftw.manifest import Manifest
 from engine.files.ftw.opening import load_manifest
 from engine.measure.steps import OneSequence, chunks
 from engine.program.executor import Ints, RoutedExecutor
-from engine.spec.schema import Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 from engine.text.text import Text
 from engine.worker.loading import load_model
 from engine.worker.protocol import Sampling, WorkerConfig

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.feed_forward import Moe
 from engine.spec.layout import ORDER, ExpertRecord, Layout, Matrix, Piece, Vector
 from engine.spec.names import BLOCKS, PER_HEAD, STACKED, STRIDED, Names, Skipped, Source
-from engine.spec.schema import Moe, Spec
+from engine.spec.schema import Spec
 from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
 from engine.spec.wanted import Wanted, tensor_name
 

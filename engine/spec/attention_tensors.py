@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.indexer import Indexer
-from engine.spec.schema import Attention, LatentAttention
 from engine.spec.wanted import Wanted, vector
 
 

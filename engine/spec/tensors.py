@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.attention_tensors import attention_tensors, latent_attention_tensors
 from engine.spec.compressed import CompressedAttention
 from engine.spec.compressed_tensors import compressed_attention_tensors
+from engine.spec.feed_forward import Activation, Dense, Moe, Router, Shared
 from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
 from engine.spec.recurrent_tensors import (
     delta_net_tensors,
@@ -19,7 +21,7 @@ from engine.spec.recurrent_tensors import (
     mamba_tensors,
     short_conv_tensors,
 )
-from engine.spec.schema import Activation, Attention, Dense, LatentAttention, LayerInputs, Moe, Router, Shared, Spec
+from engine.spec.schema import LayerInputs, Spec
 from engine.spec.streams import head_tensors, part_tensors
 from engine.spec.wanted import Wanted, vector
 

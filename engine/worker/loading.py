@@ -18,8 +18,9 @@ from engine.program.ir import KV_DTYPE, KV_VALUE_BYTES, Program
 from engine.program.lowering.lower import lower
 from engine.program.native import NativeExecutor
 from engine.program.step_bytes import WeightBytes, step_bytes
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.rope import LongScaling
-from engine.spec.schema import Attention, LatentAttention, Spec
+from engine.spec.schema import Spec
 from engine.worker.budget import Budget, HostPlanner
 from engine.worker.identity import identity_of
 from engine.worker.loaded import LoadedModel

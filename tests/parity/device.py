@@ -12,7 +12,8 @@ from engine.experts.split import Split
 from engine.files.ftw.opening import Ftw
 from engine.program.device.executor import DeviceExecutor
 from engine.program.lowering.lower import lower
-from engine.spec.schema import Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 
 MEMORY = 512 << 20
 SPLIT = Split.carry(0.5)

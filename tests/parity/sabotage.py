@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.program.weights import Floats, Weights
-from engine.spec.schema import Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 from engine.spec.tensors import layer_tensors
 
 from .axes import DENSE_CHANGES, SPEC_CHANGES

@@ -17,7 +17,8 @@ from engine.files.ftw.opening import Ftw, open_model
 from engine.measure.bench import BenchPlan, bench_model
 from engine.program.executor import Ints
 from engine.spec.families import FAMILIES
-from engine.spec.schema import Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 from engine.worker.protocol import WorkerConfig
 from tests.parity.cases import CASES, Case
 from tests.parity.cases.case import COMMON

@@ -12,8 +12,8 @@ from engine.base.errors import UnsupportedError
 from engine.files.sources.gguf.architectures import ARCHITECTURES
 from engine.files.sources.gguf.config import build_config
 from engine.files.sources.tensors import MemoryTensor
+from engine.spec.attention import LatentAttention
 from engine.spec.families import spec_from_config
-from engine.spec.schema import LatentAttention
 
 HEADS = {
     "attention.head_count": 4,

@@ -11,8 +11,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.program.lowering.angles import rope_table
+from engine.spec.attention import Attention
 from engine.spec.families import spec_from_config
-from engine.spec.schema import Attention
 
 YARN = {"rope_type": "yarn", "original_max_position_embeddings": 512}
 SCALINGS: dict[str, dict[str, Any]] = {

@@ -10,8 +10,10 @@ import pytest
 from engine.program.ir import Buffer, Op, Program
 from engine.program.lowering.lifetimes import share_storage
 from engine.program.lowering.lower import lower
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import FAMILIES, spec_from_config
-from engine.spec.schema import Attention, LatentAttention, Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 from engine.spec.tensors import layer_tensors, outer_tensors
 from engine.spec.wanted import Wanted, tensor_name
 

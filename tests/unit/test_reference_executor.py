@@ -17,7 +17,8 @@ from engine.program.ir import Buffer, Op, Program
 from engine.program.lowering.lower import lower
 from engine.program.reference.executor import ReferenceExecutor
 from engine.spec.families import spec_from_config
-from engine.spec.schema import Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
 from engine.spec.wanted import tensor_name
 from tests.unit.native_model import RandomModel

@@ -10,8 +10,8 @@ from engine.base.errors import CorruptFileError, FreetokenError
 from engine.program.lowering.lower import lower
 from engine.spec.compressed import CompressedAttention
 from engine.spec.families import spec_from_config
+from engine.spec.feed_forward import Moe
 from engine.spec.rope import Rope, YarnScaling
-from engine.spec.schema import Moe
 
 COMMON: dict[str, Any] = {
     "model_type": "deepseek_v4",

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import resolve, spec_from_config
+from engine.spec.feed_forward import Moe, Router, Shared
 from engine.spec.layout import Layout, Piece
 from engine.spec.recurrent import DeltaNet
 from engine.spec.rope import Rope
-from engine.spec.schema import Attention, LatentAttention, Moe, Router, Shared, Spec
+from engine.spec.schema import Spec
 from tests.unit.published_configs import KIMI_LINEAR_48B_A3B, QWEN3_5_35B_A3B, QWEN3_NEXT_80B_A3B
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.base.errors import CorruptFileError, FreetokenError, UnsupportedError
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import FAMILIES, spec_from_config
+from engine.spec.feed_forward import Activation, Dense, Moe, Router
 from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, YarnScaling
-from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Router, Spec
+from engine.spec.schema import Spec
 from tests.unit.published_configs import (
     DEEPSEEK_V2_LITE,
     DEEPSEEK_V3,

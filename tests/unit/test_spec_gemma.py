@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.attention import Attention
 from engine.spec.families import FAMILIES, layout, spec_from_config
+from engine.spec.feed_forward import Dense, Moe, Router
 from engine.spec.rope import LinearScaling, ProportionalScaling, Rope
-from engine.spec.schema import Attention, Dense, LayerInputs, Moe, Router, Spec
+from engine.spec.schema import LayerInputs, Spec
 from engine.spec.tensors import layer_tensors, outer_tensors
 
 NEAR, FAR = "sliding_attention", "full_attention"

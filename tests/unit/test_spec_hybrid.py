@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.base.errors import CorruptFileError, FreetokenError, UnsupportedError
+from engine.spec.attention import Attention
 from engine.spec.families import spec_from_config
+from engine.spec.feed_forward import Dense, Moe
 from engine.spec.recurrent import Mamba, Mamba2, ShortConv
-from engine.spec.schema import Attention, Dense, Moe, Spec
+from engine.spec.schema import Spec
 from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
 from engine.spec.wanted import Wanted
 from tests.unit.published_hybrids import GRANITE_4_H_TINY, JAMBA_V0_1, LFM2_8B_A1B, NEMOTRON_3_NANO

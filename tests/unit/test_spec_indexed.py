@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from engine.base.errors import UnsupportedError
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import resolve, spec_from_config
+from engine.spec.feed_forward import Activation, Dense, Moe
 from engine.spec.rope import YarnScaling
-from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Spec
+from engine.spec.schema import Spec
 from engine.spec.tensors import layer_tensors
 
 COMMON: dict[str, Any] = {

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import spec_from_config
+from engine.spec.feed_forward import Dense, Moe
 from engine.spec.recurrent import DeltaNet, LinearAttention
 from engine.spec.residual import Residual
-from engine.spec.schema import Attention, Dense, LatentAttention, Moe, Spec
+from engine.spec.schema import Spec
 
 BASE: dict[str, Any] = {
     "vocab_size": 40,

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.attention import Attention
 from engine.spec.families import spec_from_config
+from engine.spec.feed_forward import Dense, Moe, Router, Shared
 from engine.spec.rope import Growth, Llama3Scaling
-from engine.spec.schema import Attention, Dense, Moe, Router, Shared, Spec
+from engine.spec.schema import Spec
 
 SCOUT_TEXT: dict[str, Any] = {
     "attention_bias": False,

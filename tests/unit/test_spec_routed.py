@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.attention import Attention
 from engine.spec.families import spec_from_config
-from engine.spec.schema import Attention, Dense, Moe, Spec
+from engine.spec.feed_forward import Dense, Moe
+from engine.spec.schema import Spec
 from tests.unit.published_routed import (
     DOTS_LLM1,
     ERNIE_4_5_21B_A3B,

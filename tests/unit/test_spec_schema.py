@@ -12,19 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.base.errors import CorruptFileError, FreetokenError, UnsupportedError
+from engine.spec.attention import Attention, LatentAttention
+from engine.spec.feed_forward import Activation, Dense, Experts, Moe, Router, Shared
 from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
-from engine.spec.schema import (
-    Activation,
-    Attention,
-    Dense,
-    Experts,
-    LatentAttention,
-    Layer,
-    Moe,
-    Router,
-    Shared,
-    Spec,
-)
+from engine.spec.schema import Layer, Spec
 
 YARN = YarnScaling(32.0, 4096, 32.0, 1.0, False, 1.35)
 WINDOWED = Attention(8, 2, 16, 0.25, Rope(1e4, 16), qk_norm="head", q_bias=True, sinks=True, window=128, softcap=30.0)

@@ -6,7 +6,7 @@ from engine.program.ir import Cache
 from engine.program.lowering.build import Build
 from engine.program.lowering.chosen import chosen_output, chosen_queries, query_scores
 from engine.program.lowering.selection import index_projections, lower_selection, selection_attrs
-from engine.spec.schema import Attention, LatentAttention
+from engine.spec.attention import Attention, LatentAttention
 
 
 def lower_attention(build: Build, mixer: Attention, source: str, target: str) -> None:

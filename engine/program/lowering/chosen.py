@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.program.lowering.build import Build
-from engine.spec.schema import Attention, QueryExperts
+from engine.spec.attention import Attention, QueryExperts
 
 SCORES = "query_scores"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.program.ir import Attr
 from engine.program.lowering.build import RESIDUAL, Build
-from engine.spec.schema import Activation, Dense, Moe, Router, Shared
+from engine.spec.feed_forward import Activation, Dense, Moe, Router, Shared
 
 DEFERRED = "deferred"  # what routed experts add to the residual stream behind the next layer
 

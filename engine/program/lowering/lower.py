@@ -14,10 +14,12 @@ from engine.program.lowering.layer_inputs import lower_layer_input, lower_layer_
 from engine.program.lowering.lifetimes import share_storage
 from engine.program.lowering.state_spaces import lower_mamba, lower_mamba2, lower_short_conv
 from engine.program.lowering.streams import collapse, collapse_at_the_end, expand, spread
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.compressed import CompressedAttention
+from engine.spec.feed_forward import Dense, Moe
 from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
 from engine.spec.residual import Residual
-from engine.spec.schema import Attention, Dense, Ffn, LatentAttention, Mixer, Moe, Spec
+from engine.spec.schema import Ffn, Mixer, Spec
 
 NORMED, PART = "normed", "part"  # a norm of the residual stream, what a mixer or expert part adds to it
 COLLAPSED = "collapsed"  # one value for those of several residual streams

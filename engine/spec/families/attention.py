@@ -6,14 +6,10 @@ import math
 from dataclasses import replace
 
 from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.spec.attention import Attention, LatentAttention, QueryExperts
 from engine.spec.check import require, require_positive
-from engine.spec.families.config import REMEDY, Config, is_on, key
-from engine.spec.families.indexers import read_indexer
-from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
-from engine.spec.families.positions import read_rope, yarn_score_scale
-from engine.spec.families.record import (
+from engine.spec.families.attention_rules import (
     FULL,
-    HIDDEN,
     LAYER_TYPES,
     SLIDING,
     SLIDING_ALL,
@@ -28,12 +24,12 @@ from engine.spec.families.record import (
     RopeRule,
     WindowRule,
 )
+from engine.spec.families.config import REMEDY, Config, is_on, key
+from engine.spec.families.indexers import read_indexer
+from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
+from engine.spec.families.positions import read_rope, yarn_score_scale
+from engine.spec.families.record import HIDDEN
 from engine.spec.rope import Growth, Rope
-from engine.spec.schema import (
-    Attention,
-    LatentAttention,
-    QueryExperts,
-)
 
 MixerRule = AttentionRule | LatentRule | CompressedRule
 

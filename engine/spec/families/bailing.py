@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import AttentionRule, LatentRule, RopeRule
 from engine.spec.families.config import Key, key
+from engine.spec.families.expert_rules import GroupRule, MoeRule, SharedRule
+from engine.spec.families.layer_rules import DeltaRule, RecurrentRule
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
@@ -16,17 +19,7 @@ from engine.spec.families.naming import (
     projections,
     values_in_layer,
 )
-from engine.spec.families.record import (
-    AttentionRule,
-    DeltaRule,
-    Family,
-    GroupRule,
-    LatentRule,
-    MoeRule,
-    RecurrentRule,
-    RopeRule,
-    SharedRule,
-)
+from engine.spec.families.record import Family
 from engine.spec.names import Names, Source
 
 WIDTH = key("moe_intermediate_size")

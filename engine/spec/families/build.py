@@ -5,38 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.check import require, require_positive
 from engine.spec.families.attention import attention_mixer, windows_of
+from engine.spec.families.attention_rules import CompressedRule
 from engine.spec.families.compressed import compressed_mixers, layers_by_token, read_streams
 from engine.spec.families.config import Config, key
 from engine.spec.families.experts import dense_part, expert_part, layers_with_experts
 from engine.spec.families.indexers import indexed_layers
+from engine.spec.families.layer_rules import Part, SinglePartRule
 from engine.spec.families.positions import context_length
-from engine.spec.families.record import (
-    HIDDEN,
-    CompressedRule,
-    Family,
-    LayerInputsRule,
-    NormRule,
-    Part,
-    SinglePartRule,
-    StreamRule,
-)
+from engine.spec.families.record import HIDDEN, Family, LayerInputsRule, NormRule, StreamRule
 from engine.spec.families.recurrent import recurrent_layers, recurrent_mixer
 from engine.spec.families.shared_keys import of_layer, with_shared_keys
 from engine.spec.families.single_part import parts_of_layers
+from engine.spec.feed_forward import Moe
 from engine.spec.residual import RMS_NORM, Norm, Residual
-from engine.spec.schema import (
-    MOST_LAYERS,
-    Attention,
-    Ffn,
-    LatentAttention,
-    Layer,
-    LayerInputs,
-    Mixer,
-    Moe,
-    Spec,
-)
+from engine.spec.schema import MOST_LAYERS, Ffn, Layer, LayerInputs, Mixer, Spec
 
 LAYERS = key("num_hidden_layers", "n_layers")
 PAIRS = key("num_layers")

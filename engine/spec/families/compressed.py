@@ -7,10 +7,12 @@ from dataclasses import replace
 from engine.base.errors import UnsupportedError
 from engine.spec.check import require_positive
 from engine.spec.compressed import CompressedAttention, Compression, EntryIndexer
+from engine.spec.families.attention_rules import SLIDING, CompressedRule, RopeRule
 from engine.spec.families.config import Config
+from engine.spec.families.expert_rules import MoeRule
 from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
 from engine.spec.families.positions import read_rope, rope_parameters
-from engine.spec.families.record import SLIDING, CompressedRule, MoeRule, RopeRule, StreamsRule
+from engine.spec.families.record import StreamsRule
 from engine.spec.rope import Rope
 from engine.spec.streams import Streams
 

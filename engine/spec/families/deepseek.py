@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import LatentRule, RopeRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import GroupRule, MoeRule, SharedRule
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
@@ -12,7 +14,7 @@ from engine.spec.families.naming import (
     SKIPPED,
     in_layer,
 )
-from engine.spec.families.record import Family, GroupRule, LatentRule, MoeRule, RopeRule, SharedRule
+from engine.spec.families.record import Family
 from engine.spec.names import Names
 
 COUNT = key("n_routed_experts", "num_experts", default=0)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import HEADS, LAYER_TYPES, CompressedRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
 from engine.spec.families.naming import LAYER, NEXT_TOKEN, SKIPPED, also_under, in_layer, values_in_layer
-from engine.spec.families.record import (
-    HEADS,
-    LAYER_TYPES,
-    NORM_EPS,
-    CompressedRule,
-    Family,
-    MoeRule,
-    SharedRule,
-    StreamsRule,
-)
+from engine.spec.families.record import NORM_EPS, Family, StreamsRule
 from engine.spec.names import Names, Skipped, Source
 
 WIDTH = key("moe_intermediate_size")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import AttentionRule, LatentRule, RopeRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import GroupRule, MoeRule, SharedRule
+from engine.spec.families.layer_rules import DeltaRule, RecurrentRule
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
@@ -18,17 +21,7 @@ from engine.spec.families.naming import (
     values_in_layer,
     zero_centred,
 )
-from engine.spec.families.record import (
-    AttentionRule,
-    DeltaRule,
-    Family,
-    GroupRule,
-    LatentRule,
-    MoeRule,
-    RecurrentRule,
-    RopeRule,
-    SharedRule,
-)
+from engine.spec.families.record import Family
 from engine.spec.names import PER_HEAD, Names
 
 LINEAR = ("linear_attention",)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, SLIDING_LATE, AttentionRule, WindowRule
 from engine.spec.families.config import key
 from engine.spec.families.naming import DECODER, SKIPPED
-from engine.spec.families.record import ATTENTION_BIAS, SLIDING_LATE, AttentionRule, Family, WindowRule
+from engine.spec.families.record import Family
 from engine.spec.names import Names
 
 NAMES = Names(DECODER, SKIPPED)

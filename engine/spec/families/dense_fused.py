@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import AttentionRule, RopeRule, WindowRule
 from engine.spec.families.config import key
 from engine.spec.families.naming import DECODER, SKIPPED, in_layer
-from engine.spec.families.record import AttentionRule, Family, RopeRule, WindowRule
+from engine.spec.families.record import Family
 from engine.spec.names import Names
 from engine.spec.residual import Residual
 

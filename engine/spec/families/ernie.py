@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import AttentionRule, RopeRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
 from engine.spec.families.naming import DECODER, EXPERTS, NEXT_TOKEN, SHARED_EXPERTS, SKIPPED, values_in_layer
-from engine.spec.families.record import AttentionRule, Family, MoeRule, RopeRule, SharedRule
+from engine.spec.families.record import Family
 from engine.spec.names import Names, Skipped
 
 WIDTH = key("moe_intermediate_size")

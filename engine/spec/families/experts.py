@@ -6,20 +6,11 @@ from engine.base.errors import UnsupportedError
 from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
 from engine.spec.families.config import Config, is_on
+from engine.spec.families.expert_rules import MoeRule
 from engine.spec.families.layer_lists import OTHER_MODEL, layer_names
-from engine.spec.families.record import (
-    Family,
-    MoeRule,
-)
+from engine.spec.families.record import Family
 from engine.spec.families.recurrent import offset_of
-from engine.spec.schema import (
-    Activation,
-    Dense,
-    Experts,
-    Moe,
-    Router,
-    Shared,
-)
+from engine.spec.feed_forward import Activation, Dense, Experts, Moe, Router, Shared
 
 DENSE, SPARSE = "dense", "sparse"
 COMBINATIONS = {"sum": 1.0, "average": 0.5}

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import (
+    ATTENTION_BIAS,
+    FULL,
+    KV_HEADS,
+    SLIDING,
+    SLIDING_MOST,
+    AttentionRule,
+    RopeRule,
+    WindowRule,
+)
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
 from engine.spec.families.gemma_dense import CAUSAL, NORMS, SANDWICH
 from engine.spec.families.naming import (
     GATED,
@@ -13,23 +24,7 @@ from engine.spec.families.naming import (
     projections,
     zero_centred,
 )
-from engine.spec.families.record import (
-    ATTENTION_BIAS,
-    DENSE_WIDTH,
-    FULL,
-    GELU_TANH,
-    KV_HEADS,
-    SLIDING,
-    SLIDING_MOST,
-    AttentionRule,
-    Family,
-    LayerInputsRule,
-    MoeRule,
-    RopeRule,
-    SharedKeysRule,
-    SharedRule,
-    WindowRule,
-)
+from engine.spec.families.record import DENSE_WIDTH, GELU_TANH, Family, LayerInputsRule, SharedKeysRule
 from engine.spec.names import Names, Skipped, Source
 from engine.spec.residual import Residual
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, SLIDING_EVEN, AttentionRule, WindowRule
 from engine.spec.families.config import key
 from engine.spec.families.naming import DECODER, SKIPPED, in_layer, zero_centred
-from engine.spec.families.record import (
-    ATTENTION_BIAS,
-    GELU_TANH,
-    SLIDING_EVEN,
-    AttentionRule,
-    Family,
-    WindowRule,
-)
+from engine.spec.families.record import GELU_TANH, Family
 from engine.spec.names import Names
 from engine.spec.residual import Residual
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import SLIDING_MOST, AttentionRule, RopeRule, WindowRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import SharedRule
 from engine.spec.families.naming import in_layer
-from engine.spec.families.record import SLIDING_MOST, AttentionRule, RopeRule, SharedRule, WindowRule
 from engine.spec.families.sparse import GRANITE_MOE
 from engine.spec.names import Names
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, AttentionRule, RopeRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
@@ -13,7 +15,7 @@ from engine.spec.families.naming import (
     in_layer,
     projections,
 )
-from engine.spec.families.record import ATTENTION_BIAS, AttentionRule, Family, MoeRule, RopeRule, SharedRule
+from engine.spec.families.record import Family
 from engine.spec.names import Names
 
 NORM_EPS = key("rms_norm_eps", default=1e-5)

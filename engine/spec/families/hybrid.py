@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, AttentionRule, RopeRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import GroupRule, MoeRule, SharedRule
+from engine.spec.families.layer_rules import RecurrentRule, SinglePartRule
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
@@ -14,17 +17,7 @@ from engine.spec.families.naming import (
     projections,
     values_in_layer,
 )
-from engine.spec.families.record import (
-    ATTENTION_BIAS,
-    AttentionRule,
-    Family,
-    GroupRule,
-    MoeRule,
-    RecurrentRule,
-    RopeRule,
-    SharedRule,
-    SinglePartRule,
-)
+from engine.spec.families.record import Family
 from engine.spec.families.state_spaces import ConvRule, Mamba2Rule, MambaRule
 from engine.spec.names import Names, Source
 

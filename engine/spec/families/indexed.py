@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import AttentionRule, LatentRule, RopeRule
 from engine.spec.families.config import key
 from engine.spec.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V3_DEFAULTS
+from engine.spec.families.expert_rules import ActivationRule, MoeRule, SharedRule
 from engine.spec.families.indexers import IndexRule
 from engine.spec.families.naming import (
     DECODER,
@@ -20,16 +22,7 @@ from engine.spec.families.naming import (
     projections,
     zero_centred,
 )
-from engine.spec.families.record import (
-    SILU,
-    ActivationRule,
-    AttentionRule,
-    Family,
-    LatentRule,
-    MoeRule,
-    RopeRule,
-    SharedRule,
-)
+from engine.spec.families.record import SILU, Family
 from engine.spec.families.sigmoid_routed import LAYER_KINDS, MOE
 from engine.spec.names import Names, Skipped
 

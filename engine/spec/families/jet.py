@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import AttentionRule, QueryExpertsRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule
 from engine.spec.families.naming import DECODER, SKIPPED, in_layer
-from engine.spec.families.record import AttentionRule, Family, MoeRule, QueryExpertsRule
+from engine.spec.families.record import Family
 from engine.spec.families.sparse import TOP_K
 from engine.spec.names import BLOCKS, Names
 

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, AttentionRule, RopeRule, WindowRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule
 from engine.spec.families.naming import DECODER, EXPERTS, MIXTRAL_EXPERTS, SKIPPED, in_layer
-from engine.spec.families.record import (
-    ATTENTION_BIAS,
-    GATED,
-    AttentionRule,
-    Family,
-    MoeRule,
-    NormRule,
-    RopeRule,
-    WindowRule,
-)
+from engine.spec.families.record import GATED, Family, NormRule
 from engine.spec.families.sparse import COUNT, TOP_K
 from engine.spec.names import Names, Source
 

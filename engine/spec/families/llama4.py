@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.spec.families.config import key
-from engine.spec.families.naming import DECODER, GATED, SKIPPED, in_layer, projections
-from engine.spec.families.positions import CONTEXT
-from engine.spec.families.record import (
+from engine.spec.families.attention_rules import (
     ATTENTION_BIAS,
     SLIDING_MOST,
     AttentionRule,
-    Family,
     GrowthRule,
-    MoeRule,
     RopeRule,
-    SharedRule,
     WindowRule,
 )
+from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
+from engine.spec.families.naming import DECODER, GATED, SKIPPED, in_layer, projections
+from engine.spec.families.positions import CONTEXT
+from engine.spec.families.record import Family
 from engine.spec.names import Names
 
 WIDTH = key("intermediate_size")

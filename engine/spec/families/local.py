@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.spec.families.config import Key, key
-from engine.spec.families.naming import DECODER, EXPERTS, NEXT_TOKEN, SHARED_EXPERTS, SKIPPED, in_layer
-from engine.spec.families.record import (
+from engine.spec.families.attention_rules import (
     ATTENTION_BIAS,
     SLIDING_LISTED,
     SLIDING_MOST,
     AttentionRule,
-    Family,
-    MoeRule,
     RopeRule,
-    SharedRule,
     WindowRule,
 )
+from engine.spec.families.config import Key, key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
+from engine.spec.families.naming import DECODER, EXPERTS, NEXT_TOKEN, SHARED_EXPERTS, SKIPPED, in_layer
+from engine.spec.families.record import Family
 from engine.spec.families.sigmoid_routed import LAYER_KINDS, MOE
 from engine.spec.names import Names, Skipped
 from engine.spec.residual import Residual

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import LatentRule, RopeRule
 from engine.spec.families.config import Key, key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
 from engine.spec.families.naming import GATED, NEXT_TOKEN, SKIPPED
-from engine.spec.families.record import Family, LatentRule, MoeRule, RopeRule, SharedRule
+from engine.spec.families.record import Family
 from engine.spec.names import PER_HEAD, Names, Skipped, Source
 
 PAIR = "model.layers.{pair}."

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from engine.spec.families.attention_rules import AttentionRule, RopeRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule
+from engine.spec.families.layer_rules import LinearRule, RecurrentRule
 from engine.spec.families.naming import DECODER, EXPERTS, MIXTRAL_EXPERTS, SKIPPED, in_layer
-from engine.spec.families.record import (
-    AttentionRule,
-    Family,
-    LinearRule,
-    MoeRule,
-    RecurrentRule,
-    RopeRule,
-    StreamRule,
-)
+from engine.spec.families.record import Family, StreamRule
 from engine.spec.names import PER_HEAD, Names, Skipped
 
 TABLES = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")  # which transformers keeps beside the weights

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, SLIDING_MOST, AttentionRule, RopeRule, WindowRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import MoeRule, SharedRule
 from engine.spec.families.naming import DECODER, EXPERTS, SHARED_EXPERTS, SKIPPED
-from engine.spec.families.record import (
-    ATTENTION_BIAS,
-    GATED,
-    SLIDING_MOST,
-    AttentionRule,
-    Family,
-    MoeRule,
-    NormRule,
-    RopeRule,
-    SharedRule,
-    WindowRule,
-)
+from engine.spec.families.record import GATED, Family, NormRule
 from engine.spec.families.sigmoid_routed import LAYER_KINDS
 from engine.spec.families.sparse import COUNT, TOP_K
 from engine.spec.names import Names

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from engine.base.errors import UnsupportedError
 from engine.spec.check import require_positive
+from engine.spec.families.attention_rules import RopeRule
 from engine.spec.families.config import Config, key
-from engine.spec.families.record import RopeRule
 from engine.spec.rope import LinearScaling, Llama3Scaling, LongScaling, ProportionalScaling, Rope, YarnScaling
 
 CONTEXT = key("max_position_embeddings", "model_max_length", "max_seq_len")

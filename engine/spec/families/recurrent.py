@@ -7,7 +7,7 @@ from engine.base.plain import shortened
 from engine.spec.check import require_positive
 from engine.spec.families.config import REMEDY, Config, Key, key
 from engine.spec.families.layer_lists import miscounted_layers, undefined_layer
-from engine.spec.families.record import DeltaRule, LinearRule, RecurrentRule
+from engine.spec.families.layer_rules import DeltaRule, LinearRule, RecurrentRule
 from engine.spec.families.state_spaces import StateRule, state_mixer
 from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, ShortConv
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.base.errors import UnsupportedError
+from engine.spec.attention import Attention
 from engine.spec.check import require
 from engine.spec.families.config import Config
 from engine.spec.families.layer_lists import OTHER_MODEL
 from engine.spec.families.record import SharedKeysRule
-from engine.spec.schema import Attention, Dense, Ffn, Layer, Moe
+from engine.spec.feed_forward import Dense, Moe
+from engine.spec.schema import Ffn, Layer
 
 OF_LAYERS, OWN = "per_layer_config", "this_layer"
 OWN_FIELDS = ("head_dim", "num_key_value_heads")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, SLIDING_LATE, AttentionRule, RopeRule, WindowRule
 from engine.spec.families.config import key
 from engine.spec.families.deepseek import DEEPSEEK_V3, FIRST_DENSE, GROUPS, SHARED, TOP_GROUPS
+from engine.spec.families.expert_rules import GroupRule, MoeRule
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
@@ -15,16 +17,7 @@ from engine.spec.families.naming import (
     SKIPPED,
     in_layer,
 )
-from engine.spec.families.record import (
-    ATTENTION_BIAS,
-    SLIDING_LATE,
-    AttentionRule,
-    Family,
-    GroupRule,
-    MoeRule,
-    RopeRule,
-    WindowRule,
-)
+from engine.spec.families.record import Family
 from engine.spec.names import Names
 
 NORM_EPS = key("rms_norm_eps", default=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.spec.check import require
 from engine.spec.families.config import Config
 from engine.spec.families.layer_lists import undefined_layer
-from engine.spec.families.record import Part, SinglePartRule
+from engine.spec.families.layer_rules import Part, SinglePartRule
 from engine.spec.schema import MOST_LAYERS
 
 

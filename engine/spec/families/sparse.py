@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.spec.families.attention_rules import ATTENTION_BIAS, SLIDING_EVEN, AttentionRule, RopeRule, WindowRule
 from engine.spec.families.config import key
+from engine.spec.families.expert_rules import ActivationRule, MoeRule, SharedRule
 from engine.spec.families.naming import (
     DECODER,
     EXPERTS,
@@ -15,17 +17,7 @@ from engine.spec.families.naming import (
     SHARED_EXPERT,
     SKIPPED,
 )
-from engine.spec.families.record import (
-    ATTENTION_BIAS,
-    SLIDING_EVEN,
-    ActivationRule,
-    AttentionRule,
-    Family,
-    MoeRule,
-    RopeRule,
-    SharedRule,
-    WindowRule,
-)
+from engine.spec.families.record import Family
 from engine.spec.names import Names
 
 COUNT = key("num_experts", "num_local_experts")

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from engine.spec.attention import Attention, LatentAttention
+from engine.spec.feed_forward import Moe
 from engine.spec.recurrent import DeltaNet, Mamba, Mamba2
 from engine.spec.rope import Rope
-from engine.spec.schema import Attention, LatentAttention, Moe, Spec
+from engine.spec.schema import Spec
 
 Change = Callable[[Spec], Spec | None]
 

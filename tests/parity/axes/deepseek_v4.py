@@ -10,8 +10,9 @@ import numpy as np
 
 from engine.program.weights import Floats
 from engine.spec.compressed import CompressedAttention, Compression
+from engine.spec.feed_forward import Moe
 from engine.spec.rope import Rope
-from engine.spec.schema import Moe, Spec
+from engine.spec.schema import Spec
 from engine.spec.streams import Streams
 
 from .changes import Change, mixers, moe

@@ -7,7 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from engine.base.errors import FreetokenError
-from engine.spec.schema import Moe, Spec
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
 
 Field = tuple[str, str]

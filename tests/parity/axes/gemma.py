@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from engine.program.weights import Floats
+from engine.spec.attention import Attention
+from engine.spec.feed_forward import Activation
 from engine.spec.rope import LinearScaling, ProportionalScaling, Rope
-from engine.spec.schema import Activation, Attention, Layer, Mixer, Spec
+from engine.spec.schema import Layer, Mixer, Spec
 
 from .changes import Change, attention, moe, rope, router, unless_same
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from engine.program.weights import Floats
+from engine.spec.attention import Attention, LatentAttention
+from engine.spec.feed_forward import Activation, Dense, Moe
 from engine.spec.recurrent import DeltaNet, Mamba2, ShortConv
 from engine.spec.rope import LongScaling, Rope, YarnScaling
-from engine.spec.schema import Activation, Attention, Dense, LatentAttention, Moe, Spec
+from engine.spec.schema import Spec
 
 from .changes import Change, any_mixer, attention, delta, ffns, latent, mixers, moe, rope, router, state_space
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from engine.program.weights import Floats
+from engine.spec.feed_forward import Moe
 from engine.spec.recurrent import LinearAttention
-from engine.spec.schema import Moe, Spec
+from engine.spec.schema import Spec
 
 from .changes import Change, delta, latent, mixers, moe, unless_same
 

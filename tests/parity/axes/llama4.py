@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from engine.spec.attention import Attention
 from engine.spec.rope import Growth
-from engine.spec.schema import Attention
 
 from .changes import Change, attention, moe
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.spec.schema import Attention, Moe, Spec
+from engine.spec.attention import Attention
+from engine.spec.feed_forward import Moe
+from engine.spec.schema import Spec
 
 from .changes import Change, attention, mixers, router
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from engine.program.weights import Floats
+from engine.spec.feed_forward import Activation, Dense, Moe
 from engine.spec.residual import Norm, Residual
 from engine.spec.rope import LongScaling
-from engine.spec.schema import Activation, Dense, Moe, Spec
+from engine.spec.schema import Spec
 
 from .changes import Change, attention, moe, unless_same
 from .general import scaled_rope

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from engine.program.weights import Floats
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.indexer import Indexer
-from engine.spec.schema import Attention, LatentAttention, Spec
+from engine.spec.schema import Spec
 
 from .changes import Change, any_mixer
 
