@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-GLU_KINDS: Mapping[str, int] = {"silu": 0, "clamped_silu": 1, "relu2": 2, "limited_silu": 3, "gelu_tanh": 4, "gelu": 5}
+GLU_KINDS: Mapping[str, int] = {
+    **{"silu": 0, "clamped_silu": 1, "relu2": 2, "limited_silu": 3, "gelu_tanh": 4, "gelu": 5, "capped_silu": 6}
+}
 """GluKind of native/core/gated_unit.h."""
 
 UNGATED = ("relu2",)

@@ -10,6 +10,7 @@ from engine.spec.indexer import Indexer
 from engine.spec.rope import Growth, Rope
 
 QK_NORMS = ("none", "head", "head_after", "unit_after", "full")
+GATE_ACTIVATIONS = ("sigmoid", "softplus")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class Attention:
     sinks: bool = False  # one learned score a head that takes part in the softmax and carries no value
     window: int = 0  # a token sees itself and the window - 1 before it; 0: all
     softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: they do not
-    gated: bool = False  # the output is multiplied by the sigmoid of a projection, a value by itself
+    gated: bool = False  # the output is multiplied by a gate, an activation of a projection
+    head_gates: bool = False  # a gate is for a head; else for a value
+    gate_activation: str = "sigmoid"
     chunk: int = 0  # a token sees nothing before the last multiple of it, and all after; 0: no such border
     v_dim: int = 0  # of a value head; 0: head_dim
     value_scale: float = 1.0  # values are multiplied by it
@@ -63,6 +66,9 @@ class Attention:
         even = self.heads % self.kv_heads == 0
         require(even, f"{self.heads} heads cannot share {self.kv_heads} key and value heads evenly")
         require(self.qk_norm in QK_NORMS, f"qk_norm must be one of {', '.join(QK_NORMS)}, not {self.qk_norm}")
+        known = self.gate_activation in GATE_ACTIVATIONS
+        require(known, f"a gate must be one of {', '.join(GATE_ACTIVATIONS)}, not {self.gate_activation}")
+        require(self.gated or not self.head_gates, "heads that have gates are gated")
         require(self.window >= 0, f"the attention window must not be negative, not {self.window}")
         require(self.chunk >= 0, f"the attention chunk must not be negative, not {self.chunk}")
         require(self.softcap >= 0, f"the attention softcap must not be negative, not {self.softcap}")
@@ -113,6 +119,7 @@ class LatentAttention:
     gated: bool = False  # every head's output is multiplied by the sigmoid of a projection to one value a head
     indexer: Indexer | None = None  # chooses what is seen, for all heads together; None: all is
     latent_scale: float = 1.0  # of the latent of keys and values, behind its norm
+    growth: Growth | None = None  # of queries
 
     def __post_init__(self) -> None:
         require_positive(

@@ -26,7 +26,7 @@ def attention_tensors(mixer: Attention, hidden: int) -> Iterator[Wanted]:
     if own and not mixer.v_from_k:
         yield Wanted("attn.v", v_width, hidden)
     if mixer.gated:
-        yield Wanted("attn.gate", out_width, hidden, mixer.heads)
+        yield Wanted("attn.gate", mixer.heads if mixer.head_gates else out_width, hidden, mixer.heads)
     k_bias, v_bias = mixer.k_bias and own, mixer.v_bias and own and not mixer.v_from_k
     biases = (("q", mixer.q_bias, q_width), ("k", k_bias, k_width), ("v", v_bias, v_width))
     for name, present, width in (*biases, ("o", mixer.o_bias, hidden)):

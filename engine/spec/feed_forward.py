@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from engine.spec.check import require, require_positive
 
-ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "relu2", "gelu_tanh", "gelu")
-LIMITED = ("clamped_silu", "limited_silu")  # activations that have a limit
+ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "capped_silu", "relu2", "gelu_tanh", "gelu")
+LIMITED = ("clamped_silu", "limited_silu", "capped_silu")  # activations that have a limit
 MOST_EXPERTS = 4096
 SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus", "sparse_mixer")
 
@@ -17,8 +17,9 @@ SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus", "sparse_mixer
 class Activation:
     """How gate and up become one: `silu(gate) * up`, or its clamped form, which uses `alpha` and `limit`.
 
-    `limited_silu` is silu of `min(gate, limit)`, times up between -limit and limit (DeepSeek-V4). `gelu` and its
-    approximation `gelu_tanh` stand in the place of silu. With `relu2` there is no gate: `max(up, 0)^2`.
+    `limited_silu` is silu of `min(gate, limit)`, times up between -limit and limit (DeepSeek-V4); `capped_silu` is
+    `min(silu(gate), limit)` times the same (Step-3.5). `gelu` and its approximation `gelu_tanh` stand in the place of
+    silu. With `relu2` there is no gate: `max(up, 0)^2`.
     """
 
     name: str = "silu"
@@ -95,12 +96,13 @@ class Experts:
 class Shared:
     """The shared experts of one layer, run for every token as one of their joint width.
 
-    Between their matrices stands what stands between those of the routed experts.
+    Between their matrices stands what stands between those of the routed experts, or an `activation` of their own.
     """
 
     width: int
     gated: bool = False  # their output is multiplied by the sigmoid of one learned projection
     scale: float = 1.0  # of what they add to the routed experts' output
+    activation: Activation | None = None
 
     def __post_init__(self) -> None:
         require_positive(width=self.width)
@@ -153,3 +155,9 @@ class Moe:
     def choices(self) -> int:
         """Experts that the router chooses among."""
         return self.experts.count + self.zero
+
+    @property
+    def shared_activation(self) -> Activation:
+        """What stands between the matrices of shared experts."""
+        own = None if self.shared is None else self.shared.activation
+        return own or self.experts.activation

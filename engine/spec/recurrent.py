@@ -19,7 +19,8 @@ class DeltaNet:
     channel; with `gate_rank` the output's gate does; 0: straight from the hidden state.
 
     The logarithm of a factor is `-exp(a_log) * softplus(a + dt_bias)`, or with `decay_bound`, which is below zero,
-    `decay_bound * sigmoid(exp(a_log) * (a + dt_bias))`.
+    `decay_bound * sigmoid(exp(a_log) * (a + dt_bias))`. Of a value up to `beta_scale` is learned; with 2 the state
+    can turn (Grazzi et al. 2024, arXiv 2411.12537).
     """
 
     kind: ClassVar[str] = "delta_net"
@@ -35,6 +36,7 @@ class DeltaNet:
     gate_rank: int = 0
     channelwise: bool = False
     decay_bound: float = 0.0
+    beta_scale: float = 1.0
 
     def __post_init__(self) -> None:
         require_positive(
@@ -44,6 +46,7 @@ class DeltaNet:
             v_dim=self.v_dim,
             scale=self.scale,
             norm_eps=self.norm_eps,
+            beta_scale=self.beta_scale,
         )
         even = self.heads % self.key_heads == 0
         require(even, f"{self.heads} value heads cannot share {self.key_heads} key heads evenly")

@@ -95,7 +95,7 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             if ffn.latent:
                 yield Wanted("latent_in", ffn.latent, hidden)
                 yield Wanted("latent_out", hidden, ffn.latent)
-            yield from _shared(ffn.shared, hidden, ffn.experts.activation)
+            yield from _shared(ffn.shared, hidden, ffn.shared_activation)
     if spec.layer_inputs is not None:
         yield Wanted("input.gate", spec.layer_inputs.width, hidden)
         yield Wanted("input.proj", hidden, spec.layer_inputs.width)

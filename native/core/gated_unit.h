@@ -7,9 +7,10 @@
 namespace freetoken {
 
 // The numbers are those by which the device's kernels know them. relu2: max(up, 0)^2, without a gate.
-enum class GluKind : int { silu, clamped_silu, relu2, limited_silu, gelu_tanh, gelu };
+enum class GluKind : int { silu, clamped_silu, relu2, limited_silu, gelu_tanh, gelu, capped_silu };
 
 // clamped_silu: as in gpt-oss, with its alpha and limit. limited_silu: silu, of what lies within the limit.
+// capped_silu: silu, of which no more than the limit is kept.
 struct Glu {
     GluKind kind = GluKind::silu;
     float alpha = 1.0f;
@@ -37,6 +38,13 @@ static inline float limited_silu_glu(float gate, float up, float limit) {
     const float g = limit < gate ? limit : gate;
     const float capped = limit < up ? limit : up;
     return silu_glu(g, capped < -limit ? -limit : capped);
+}
+
+// Step-3.5: min(silu(gate), limit) * clamp(up, -limit, limit). NaN passes.
+static inline float capped_silu_glu(float gate, float up, float limit) {
+    const float open = gate / (1.0f + exp(-gate));
+    const float capped = limit < up ? limit : up;
+    return canonical((limit < open ? limit : open) * (capped < -limit ? -limit : capped));
 }
 
 // gelu(gate) * up by the hyperbolic tangent: 0.5 g (1 + tanh(a)) is g * sigmoid(2 a), a = sqrt(2 / pi) (g + 0.044715 g^3).
@@ -75,6 +83,8 @@ static inline float glu_value(const Glu& glu, float gate, float up) {
             return relu2(up);
         case GluKind::limited_silu:
             return limited_silu_glu(gate, up, glu.limit);
+        case GluKind::capped_silu:
+            return capped_silu_glu(gate, up, glu.limit);
         case GluKind::gelu_tanh:
             return gelu_tanh_glu(gate, up);
         case GluKind::gelu:

@@ -6,7 +6,7 @@
 namespace freetoken {
 
 static inline float activated(int kind, float x) {
-    return kind == 2 ? x / (1.0f + exp(-x)) : kind == 1 ? sigmoid(x) : x;
+    return kind == 3 ? softplus(x) : kind == 2 ? x / (1.0f + exp(-x)) : kind == 1 ? sigmoid(x) : x;
 }
 
 // act(gate) * x, as it is stored

@@ -78,9 +78,11 @@ void keep_apart(const OpReader& op, const Buffer& written, const Buffer& read) {
 
 GateKind gate_kind(const OpReader& op) {
     const std::string name = op.text("activation");
-    op.require(name == "none" || name == "sigmoid" || name == "silu", "the activation " + name + " is unknown");
     if (name == "none") return GateKind::none;
-    return name == "silu" ? GateKind::silu : GateKind::sigmoid;
+    if (name == "sigmoid") return GateKind::sigmoid;
+    if (name == "silu") return GateKind::silu;
+    op.require(name == "softplus", "the activation " + name + " is unknown");
+    return GateKind::softplus;
 }
 
 }  // namespace freetoken

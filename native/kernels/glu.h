@@ -35,6 +35,11 @@ Lanes limited_silu(const Glu& glu, Lanes gate, Lanes up) {
     return g / (broadcast(1.0f) + exp(-g)) * limited(up, glu.limit);
 }
 
+Lanes capped_silu(const Glu& glu, Lanes gate, Lanes up) {
+    const Lanes open = gate / (broadcast(1.0f) + exp(-gate));
+    return min(broadcast(glu.limit), open) * limited(up, glu.limit);
+}
+
 Lanes glu_lanes(const Glu& glu, Lanes gate, Lanes up) {
     switch (glu.kind) {
         case GluKind::silu:
@@ -43,6 +48,8 @@ Lanes glu_lanes(const Glu& glu, Lanes gate, Lanes up) {
             return canonical(clamped_silu(glu, gate, up));
         case GluKind::limited_silu:
             return canonical(limited_silu(glu, gate, up));
+        case GluKind::capped_silu:
+            return canonical(capped_silu(glu, gate, up));
         case GluKind::gelu_tanh:
             return canonical(gelu_tanh(gate) * up);
         case GluKind::gelu:

@@ -37,7 +37,7 @@ const Available& available() {
 
 constexpr std::pair<std::string_view, GluKind> kGluNames[] = {
     {"silu", GluKind::silu},           {"clamped_silu", GluKind::clamped_silu}, {"relu2", GluKind::relu2},
-    {"limited_silu", GluKind::limited_silu},
+    {"limited_silu", GluKind::limited_silu}, {"capped_silu", GluKind::capped_silu},
     {"gelu_tanh", GluKind::gelu_tanh}, {"gelu", GluKind::gelu},
 };
 
@@ -46,7 +46,7 @@ constexpr std::pair<std::string_view, GluKind> kGluNames[] = {
 std::optional<Glu> glu_named(std::string_view name, float alpha, float limit) {
     for (const auto& [known, kind] : kGluNames) {
         if (name != known) continue;
-        const bool bounded = kind == GluKind::clamped_silu || kind == GluKind::limited_silu;
+        const bool bounded = kind == GluKind::clamped_silu || kind == GluKind::limited_silu || kind == GluKind::capped_silu;
         return bounded ? Glu{kind, alpha, limit} : Glu{kind};
     }
     return {};

@@ -15,6 +15,8 @@ inline Lanes activated(GateKind kind, Lanes x) {
             return silu(x);
         case GateKind::sigmoid:
             return sigmoid(x);
+        case GateKind::softplus:
+            return softplus(x);
         default:
             return x;
     }

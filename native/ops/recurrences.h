@@ -8,7 +8,7 @@ namespace freetoken {
 
 inline constexpr int kMostKeyChannels = 1024;  // of one head of a delta net
 
-enum class GateKind : uint8_t { none, sigmoid, silu };
+enum class GateKind : uint8_t { none, sigmoid, silu, softplus };
 
 // Rows of some tokens, one after another: row t starts at data + t * stride.
 struct Rows {

@@ -23,6 +23,7 @@ constexpr Glu kUnits[] = {{GluKind::silu, 1.0f, 0.0f},
                           {GluKind::clamped_silu, 1.702f, 7.0f},
                           {GluKind::relu2, 1.0f, 0.0f},
                           {GluKind::limited_silu, 1.0f, 7.0f},
+                          {GluKind::capped_silu, 1.0f, 7.0f},
                           {GluKind::gelu_tanh, 1.0f, 0.0f},
                           {GluKind::gelu, 1.0f, 0.0f}};
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from engine.base.errors import FreetokenError
 from engine.spec.families import spec_from_config
@@ -23,7 +23,7 @@ from .check import TOLERANCE, Floats, in_chunks
 from .layout_weights import LayoutWeights
 from .prepare import reference
 from .sample import covering
-from .tiny import PROMPT_TOKENS, configuration, save
+from .tiny import PROMPT_TOKENS, auto_class, configuration, save
 
 # Names, tokens, training, other parts of a model, and how transformers computes; whether a head is tied, tensors tell.
 NOT_OF_THE_DECODER = {
@@ -44,6 +44,7 @@ OTHERWISE = {
     ("deepseek_v4", "n_shared_experts"): "there it is one whatever the number; the tensors tell",
     ("longcat_flash", "qk_head_dim"): "the sum of two others, which are read",
     ("nemotron_h", "time_step_min"): "docs/families.md: a bound of training",
+    ("step3p7", "layer_types"): "per_layer_config says once more which layers have other heads",
     ("phimoe", "max_position_embeddings"): "docs/families.md: factors beyond the original context",
     ("phimoe", "original_max_position_embeddings"): "the same",
 }
@@ -59,6 +60,7 @@ class Settings:
     def __init__(self, case: Case, folder: Path) -> None:
         torch.set_num_threads(1)
         self._inside = "text_config" in case.settings
+        self._auto = auto_class(case)
         self._class: type[PreTrainedConfig] = type(configuration(case))
         self._state = save(case, folder).state_dict()
         self._weights = LayoutWeights(folder)
@@ -82,10 +84,11 @@ class Settings:
     @torch.no_grad()
     def theirs(self, config: dict[str, Any]) -> Floats | None:
         """Logits of the prompt by transformers; None where it refuses, or wants other weights."""
-        kind = AutoModelForImageTextToText if self._inside else AutoModelForCausalLM
         try:
             model = (
-                kind.from_config(self._class.from_dict(deepcopy(config)), attn_implementation="eager").float().eval()
+                self._auto.from_config(self._class.from_dict(deepcopy(config)), attn_implementation="eager")
+                .float()
+                .eval()
             )
             model.load_state_dict(self._state)
             logits: Floats = model(input_ids=self._prompt, use_cache=False).logits[0].numpy()

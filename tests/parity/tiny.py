@@ -21,6 +21,7 @@ from .cases.case import COMMON, Case
 Floats = NDArray[np.float32]
 PROMPT_TOKENS = 45  # more than two cache pages, and more than every sliding window
 GREEDY_TOKENS = 18
+SEEING = ("mistral4",)  # decoders by themselves that transformers counts among models that see
 COMPUTED = ("inv_freq", "slope_rate", "query_decay", "key_decay", "diagonal_decay")  # by model code, not learned
 
 
@@ -42,8 +43,7 @@ def build(case: Case, folder: Path) -> Truth:
 def save(case: Case, folder: Path) -> torch.nn.Module:
     """Make the case's model and save it to `folder` as a checkpoint."""
     transformers.utils.logging.disable_progress_bar()
-    kind = AutoModelForImageTextToText if "text_config" in case.settings else AutoModelForCausalLM
-    model = kind.from_config(configuration(case), attn_implementation="eager").float().eval()
+    model = auto_class(case).from_config(configuration(case), attn_implementation="eager").float().eval()
     randomise(model, case.seed)
     model.save_pretrained(folder)
     if case.fused:
@@ -55,6 +55,12 @@ def save(case: Case, folder: Path) -> torch.nn.Module:
     if case.wrapped or case.prefix:
         wrap(folder, case.prefix)
     return model
+
+
+def auto_class(case: Case) -> Any:
+    """The class of transformers that makes the case's model."""
+    sees = "text_config" in case.settings or case.family in SEEING
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
 
 
 def configuration(case: Case) -> transformers.PreTrainedConfig:
@@ -91,7 +97,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     # an embedding that is the head as well would say the last token again, if its rows were long
-    long_rows = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
+    long_rows = None if model.config.get_text_config().tie_word_embeddings else model.get_input_embeddings().weight
     for name, tensor in tensors.items():
         if name.endswith("tid2eid"):
             experts = model.config.n_routed_experts

@@ -144,6 +144,7 @@ ACTIVATIONS: Mapping[str, Callable[[Doubles], Doubles]] = {
     "none": lambda x: x,
     "sigmoid": sigmoid,
     "silu": lambda x: x * sigmoid(x),
+    "softplus": lambda x: np.logaddexp(0, x),
 }
 
 

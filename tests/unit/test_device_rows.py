@@ -73,7 +73,7 @@ def test_rope_of_heads_that_lie_apart_in_a_view(pairs: bool) -> None:
     assert_alike(model)
 
 
-@pytest.mark.parametrize("activation", ["silu", "clamped_silu", "limited_silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "clamped_silu", "limited_silu", "capped_silu", "gelu_tanh", "gelu"])
 def test_glu_gate_add_and_copies_of_heads(activation: str) -> None:
     model = RandomModel()
     model.buffer("gate", 40, base="x", offset=3)
@@ -146,7 +146,7 @@ def test_gate_of_one_value_scale_norm_without_weights_and_growing_angles() -> No
     assert_alike(model)
 
 
-@pytest.mark.parametrize("activation", ["silu", "sigmoid", "none"])
+@pytest.mark.parametrize("activation", ["silu", "sigmoid", "softplus", "none"])
 def test_gate_and_relu2(activation: str) -> None:
     model = RandomModel()
     model.buffer("g", 20, base="x", offset=3)

@@ -86,6 +86,7 @@ CASES = {
     "gate": Case("gate", ((37, 2.0), (37, 2.0)), 37, gate, {"activation": "sigmoid"}),
     "gate by product": Case("gate", ((64, 2.0), (64, 2.0)), 64, gate, {"activation": "none"}, in_place=True),
     "gate by silu": Case("gate", ((20, 2.0), (20, 2.0)), 20, gate, {"activation": "silu"}),
+    "gate by softplus": Case("gate", ((57, 2.0), (3, 2.0)), 57, gate, {"activation": "softplus"}),
     "gate of one value": Case("gate", ((37, 2.0), (1, 2.0)), 37, gate, {"activation": "none"}, in_place=True),
     "gate of runs": Case("gate", ((57, 2.0), (3, 2.0)), 57, gate, {"activation": "silu"}),
     "sigmoid gate of one value": Case("gate", ((37, 2.0), (1, 2.0)), 37, gate, {"activation": "sigmoid"}),

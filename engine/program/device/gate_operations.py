@@ -7,7 +7,7 @@ from engine.program.device.launching import THREADS, Issue, OpReader, columns_gr
 from engine.program.device.row_operations import group_threads
 from engine.program.device.step_data import Extent
 
-ACTIVATIONS = {"none": 0, "sigmoid": 1, "silu": 2}  # GateKind of native/ops/recurrences.h
+ACTIVATIONS = {"none": 0, "sigmoid": 1, "silu": 2, "softplus": 3}  # GateKind of native/ops/recurrences.h
 
 
 def make_l2_norm(op: OpReader) -> Issue:

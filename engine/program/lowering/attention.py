@@ -15,7 +15,8 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
     v = build.buffer("v", mixer.kv_heads * mixer.value_dim)
     own = mixer.kv_layer < 0
     mixed = build.buffer("mixed", mixer.heads * mixer.value_dim)
-    gate = {build.buffer("attn_gate", mixer.heads * mixer.value_dim): "attn.gate"} if mixer.gated else {}
+    gates = mixer.heads * (1 if mixer.head_gates else mixer.value_dim)
+    gate = {build.buffer("attn_gate", gates): "attn.gate"} if mixer.gated else {}
     index = index_projections(build, mixer.indexer)
     scores = query_scores(build, mixer.experts)
     keys = ({} if scores else {q: "attn.q"}) | ({k: "attn.k"} if own else {})
@@ -55,7 +56,7 @@ def lower_attention(build: Build, mixer: Attention, source: str, target: str) ->
         **selection_attrs(mixer.indexer),
     )
     for name in gate:
-        build.op("gate", (mixed, name), (mixed,), activation="sigmoid")
+        build.op("gate", (mixed, name), (mixed,), activation=mixer.gate_activation)
     if choice is not None:
         chosen_output(build, mixer, choice, mixed, target)
     else:
@@ -109,6 +110,8 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
         build.linears(q_a, {q: "attn.q"})
     else:
         build.linears(source, {q: "attn.q", **keys}, biases)
+    if mixer.growth is not None:
+        build.grow(q, mixer.growth, heads=heads, stride=query_dim)
     build.norm(kv_a, k_latent, "attn.kv_a_norm", eps=mixer.norm_eps)
     if mixer.latent_scale != 1.0:
         build.op("scale", (k_latent,), (k_latent,), ("",), by=mixer.latent_scale)

@@ -27,6 +27,10 @@ def lower_delta_net(build: Build, mixer: DeltaNet, source: str, target: str) -> 
     conv(build, qkv, "delta.conv", "", 2 * keys + values, mixer.kernel, "silu")
     unit = build.view("delta.qk", qkv, 0, 2 * keys)
     build.op("l2_norm", (unit,), (unit,), eps=UNIT_EPS, group=mixer.k_dim)
+    if mixer.beta_scale != 1:
+        # the correction beta (v - S^T k) k^T is quadratic in k and v together: their root scales it
+        learned = build.view("delta.kv", qkv, keys, keys + values)
+        build.op("scale", (learned,), (learned,), ("",), by=mixer.beta_scale**0.5)
     decays = (build.weight("delta.a_log"), build.weight("delta.dt_bias"))
     build.op("decay", (decay,), (decay,), decays, heads=mixer.heads, bound=mixer.decay_bound)
     build.op(

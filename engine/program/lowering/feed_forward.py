@@ -75,7 +75,7 @@ def _choice(build: Build, moe: Moe, source: str) -> tuple[str, str]:
 
 
 def _shared_experts(build: Build, moe: Moe, shared: Shared, source: str, target: str) -> None:
-    lower_dense(build, Dense(shared.width, moe.experts.activation), source, target, "shared")
+    lower_dense(build, Dense(shared.width, moe.shared_activation), source, target, "shared")
     if moe.apart:
         build.stream_norm(target, target, "shared_post_norm")
     if shared.gated:

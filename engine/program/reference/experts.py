@@ -99,6 +99,8 @@ def _activate(op: Op, gate: Tensor, up: Tensor) -> Tensor:
     if name in GELUS:
         return torch.nn.functional.gelu(gate, approximate=GELUS[name]) * up
     limit, alpha = float(op.attrs["limit"]), float(op.attrs["alpha"])
+    if name == "capped_silu":
+        return torch.nn.functional.silu(gate).clamp(max=limit) * up.clamp(-limit, limit)
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     if name == "limited_silu":
         return torch.nn.functional.silu(gate) * up

@@ -141,6 +141,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "none": torch.clone,
     "sigmoid": torch.sigmoid,
     "silu": silu,
+    "softplus": softplus,
 }
 
 

@@ -21,10 +21,12 @@ from engine.spec.families.ernie import ERNIE_FAMILIES
 from engine.spec.families.gemma import GEMMA_FAMILIES
 from engine.spec.families.gemma_dense import GEMMA_DENSE_FAMILIES
 from engine.spec.families.granite_shared import GRANITE_SHARED_FAMILIES
+from engine.spec.families.head_gates import HEAD_GATE_FAMILIES
 from engine.spec.families.hunyuan import HUNYUAN_FAMILIES
 from engine.spec.families.hybrid import HYBRID_FAMILIES
 from engine.spec.families.indexed import INDEXED_FAMILIES
 from engine.spec.families.jet import JET_FAMILIES
+from engine.spec.families.latent import LATENT_FAMILIES
 from engine.spec.families.layer_norms import LAYER_NORM_FAMILIES
 from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
@@ -60,6 +62,7 @@ FAMILIES: Mapping[str, Family] = {
         *SPARSE_FAMILIES,
         *DEEPSEEK_FAMILIES,
         *DEEPSEEK_V4_FAMILIES,
+        *LATENT_FAMILIES,
         *DELTA_FAMILIES,
         *HYBRID_FAMILIES,
         *BAILING_FAMILIES,
@@ -69,6 +72,7 @@ FAMILIES: Mapping[str, Family] = {
         *INDEXED_FAMILIES,
         *ERNIE_FAMILIES,
         *LOCAL_FAMILIES,
+        *HEAD_GATE_FAMILIES,
         LLAMA4,
         *GEMMA_DENSE_FAMILIES,
         *GEMMA_FAMILIES,

@@ -26,8 +26,8 @@ from engine.spec.families.attention_rules import (
 )
 from engine.spec.families.config import REMEDY, Config, is_on, key
 from engine.spec.families.indexers import read_indexer
-from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer
-from engine.spec.families.positions import read_rope, yarn_score_scale
+from engine.spec.families.layer_lists import OTHER_MODEL, miscounted_layers, undefined_layer, without_next_token
+from engine.spec.families.positions import has_null_theta, read_rope, yarn_score_scale
 from engine.spec.families.record import HIDDEN
 from engine.spec.rope import Growth, Rope
 
@@ -43,7 +43,7 @@ def windows_of(rule: MixerRule, config: Config, count: int) -> list[int]:
 
 def _windows_as_told(window: WindowRule | None, config: Config, count: int) -> list[int]:
     size = _window(window, config) if window and config.flag(window.enabled) else 0
-    types = config.texts(LAYER_TYPES)
+    types = without_next_token(config.texts(LAYER_TYPES), config, count)
     if window is not None and config.integers(window.marked):
         return _marked_windows(window, types, size, config, count)
     if types:
@@ -125,6 +125,8 @@ def _attention(rule: AttentionRule, config: Config, window: int) -> Attention:
         window=0 if chunked else window,
         chunk=window if chunked else 0,
         gated=rule.gated,
+        head_gates=config.raw(rule.head_gates) in (True, "per-head"),
+        gate_activation=rule.gate_activation,
         v_dim=config.integer(rule.v_dim),
         value_scale=config.number(rule.value_scale),
         softcap=config.number(rule.softcap),
@@ -178,11 +180,12 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
         gated=rule.gated,
         indexer=None if rule.index is None else read_indexer(rule.index, config, rope),
         latent_scale=latent_scale,
+        growth=_growth(rule.growth, config),
     )
 
 
 def _rope(rule: RopeRule | None, config: Config, head_dim: int) -> Rope | None:
-    if rule is None or not is_on(rule.when, config):
+    if rule is None or not is_on(rule.when, config) or (rule.nullable and has_null_theta(config)):
         return None
     rope = read_rope(config, rule, head_dim)
     if not config.has(rule.by_layer):

@@ -8,7 +8,7 @@ from engine.spec.families.config import Key, key
 from engine.spec.families.indexers import IndexRule
 
 WINDOW = key("sliding_window", default=0)
-HEADS = key("num_attention_heads", "n_heads")
+HEADS = key("this_layer.num_attention_heads", "num_attention_heads", "n_heads")
 KV_HEADS = key("num_key_value_heads", default=0)  # 0: as many as heads
 HEAD_DIM = key("head_dim", default=0)  # 0: hidden_size / heads
 Q_LORA_RANK = key("q_lora_rank", default=0)
@@ -28,7 +28,8 @@ class RopeRule:
     of their first values; `dim` counts these where no share is named. `when` names a field and the value that switches
     it on; None: always on.
 
-    A list `by_layer` gives every layer a theta of its own, 0 where nothing is rotated.
+    A list `by_layer` gives every layer a theta of its own, 0 where nothing is rotated; where the rule is `nullable`, a
+    theta that is null says so of all.
     Where layers of several types have positions of their own, `kind` is the type these are of. In the old form of
     config.json the positions that have `own_theta` are not scaled; the others are described as in any model.
     """
@@ -41,6 +42,7 @@ class RopeRule:
     kind: str = ""
     own_theta: Key | None = None
     by_layer: Key = NO_LAYERS
+    nullable: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class AttentionRule:
     rope: RopeRule | None = RopeRule()
     window: WindowRule | None = None
     gated: bool = False
+    head_gates: Key | bool = False  # or "per-head"
+    gate_activation: str = "sigmoid"
     growth: GrowthRule | None = None
     index: IndexRule | None = None
     v_norm: bool = False
@@ -142,6 +146,7 @@ class LatentRule:
     gated: bool = False
     index: IndexRule | None = None
     scaled_latents: bool = False
+    growth: GrowthRule | None = None
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from engine.spec.families.naming import (
     NEXT_TOKEN_LAYERS,
     SHARED_EXPERTS,
     SKIPPED,
+    delta_net,
     in_layer,
-    projections,
-    values_in_layer,
 )
 from engine.spec.families.record import Family
 from engine.spec.names import Names, Source
@@ -93,15 +92,7 @@ BAILING_HYBRID = Family(
     architecture="BailingHybridForCausalLM",
     names=Names(
         (
-            *projections("attention", "delta.", ("q", "k", "v")),
-            in_layer("attention.dense.weight", "delta.o"),
-            values_in_layer("attention.{part}_conv1d.weight", "delta.conv", parts=("q", "k", "v")),
-            in_layer("attention.f_proj.weight", "delta.decay"),
-            in_layer("attention.g_proj.weight", "delta.gate"),
-            in_layer("attention.b_proj.weight", "delta.beta"),
-            values_in_layer("attention.A_log", "delta.a_log"),
-            in_layer("attention.dt_bias", "delta.dt_bias"),
-            in_layer("attention.o_norm.weight", "delta.norm"),
+            *delta_net("attention", output="dense"),
             in_layer("attention.g_proj.weight", "attn.gate"),
             *_in_attention(LATENT_ATTENTION),
             *SOURCES,

@@ -15,7 +15,7 @@ from engine.spec.families.experts import dense_part, expert_part, layers_with_ex
 from engine.spec.families.indexers import indexed_layers
 from engine.spec.families.layer_rules import Part, SinglePartRule
 from engine.spec.families.positions import context_length
-from engine.spec.families.record import HIDDEN, Family, LayerInputsRule, NormRule, StreamRule
+from engine.spec.families.record import HIDDEN, Family, LayerInputsRule, NormRule
 from engine.spec.families.recurrent import recurrent_layers, recurrent_mixer
 from engine.spec.families.shared_keys import of_layer, with_shared_keys
 from engine.spec.families.single_part import parts_of_layers
@@ -92,34 +92,31 @@ def _layers(family: Family, config: Config) -> list[Layer]:
     require_positive(num_hidden_layers=count, hidden_size=config.integer(HIDDEN))
     require(count <= MOST_LAYERS, f"{count} layers are more than the {MOST_LAYERS} that any model has")
     moe = layers_with_experts(family.moe, config, count)
-    dense = None if all(moe) else dense_part(family, config)
-    ffns: list[Ffn | None] = [
-        expert_part(family, config.of_layer(layer)) if moe[layer] else dense for layer in range(count)
+    ffns: list[Ffn] = [
+        (expert_part if is_moe else dense_part)(family, config.of_layer(layer)) for layer, is_moe in enumerate(moe)
     ]
     if family.moe is not None and any(moe):
         by_token = layers_by_token(family.moe, config, count)
         ffns = [_without_choice(ffn) if named else ffn for ffn, named in zip(ffns, by_token, strict=True)]
     mixers = _mixers(family, config, moe)
-    layers = [
-        Layer(mixer, ffn, _residual(family.residual, config, mixer))
-        for mixer, ffn in zip(mixers, ffns, strict=True)
-        if ffn is not None
-    ]
+    layers = [Layer(mixer, ffn, _residual(family, config, mixer)) for mixer, ffn in zip(mixers, ffns, strict=True)]
     return layers if family.shared_keys is None else with_shared_keys(layers, family.shared_keys, config)
 
 
-def _without_choice(ffn: Ffn | None) -> Ffn | None:
+def _without_choice(ffn: Ffn) -> Ffn:
     """Experts that a table names by token ids."""
     if not isinstance(ffn, Moe):
         return ffn
     return replace(ffn, router=replace(ffn.router, by_token=True, choice_bias=False))
 
 
-def _residual(rule: Residual | StreamRule, config: Config, mixer: Mixer | None) -> Residual:
+def _residual(family: Family, config: Config, mixer: Mixer | None) -> Residual:
     """How a layer with this mixer joins the residual stream."""
+    attends = isinstance(mixer, Attention | LatentAttention)
+    rule = family.residual if attends else family.recurrent_residual or family.residual
     if isinstance(rule, Residual):
         return rule
-    keep, add = rule.attention if isinstance(mixer, Attention | LatentAttention) else rule.recurrent
+    keep, add = rule.attention if attends else rule.recurrent
     factors = [config.number(factor) for factor in (keep, add, *rule.ffn)]
     return Residual("normed", attn_keep=factors[0], attn_add=factors[1], ffn_keep=factors[2], ffn_add=factors[3])
 
@@ -135,7 +132,7 @@ def _paired_layers(family: Family, config: Config) -> list[Layer]:
 
 
 def _single_part_layers(family: Family, rule: SinglePartRule, config: Config) -> list[Layer]:
-    residual = _residual(family.residual, config, None)
+    residual = _residual(family, config, None)
     make: Mapping[Part, Callable[[], Layer]] = {
         "attention": lambda: Layer(attention_mixer(family.mixer, config, 0), None, residual),
         "recurrent": lambda: Layer(_recurrent(family, config, 0.0), None, residual),

@@ -53,7 +53,7 @@ class Config:
     layer: int = -1
 
     def of_layer(self, layer: int) -> Config:
-        """The same for one layer: a list of whole numbers holds one for every layer."""
+        """The same for one layer: a list of numbers holds one for every layer."""
         return replace(self, layer=layer)
 
     def raw(self, wanted: Any) -> Any:
@@ -86,19 +86,25 @@ class Config:
         holder, dot, field = name.partition(".")
         return self.inner(holder)._place(field) if dot else (self, name)
 
+    def _of_layer(self, value: Any, wanted: Any) -> Any:
+        """The layer's own of a list of values, one for every layer."""
+        if not (isinstance(value, list) and 0 <= self.layer < len(value)):
+            return value
+        own = value[self.layer]
+        return wanted.null if own is None and isinstance(wanted, Key) and wanted.null is not ABSENT else own
+
     def integer(self, wanted: Key | int) -> int:
         if isinstance(wanted, Key) and isinstance(wanted.default, Key) and not self.has(wanted):
             return self.integer(wanted.default)
         value = self.raw(wanted)
-        listed = isinstance(value, list) and 0 <= self.layer < len(value)
-        size = whole(value[self.layer] if listed else value)
+        size = whole(self._of_layer(value, wanted))
         if size is None:
             raise self._wrong(wanted, "a whole number below 2^31", value)
         return size * wanted.times if isinstance(wanted, Key) else size
 
     def number(self, wanted: Key | float) -> float:
         value = self.raw(wanted)
-        number = finite(value)
+        number = finite(self._of_layer(value, wanted))
         if number is None:
             raise self._wrong(wanted, "a number", value)
         return number
@@ -121,9 +127,11 @@ class Config:
         return value
 
     def integers(self, wanted: Key) -> tuple[int, ...]:
-        """A list of whole numbers; a single one counts as a list of one."""
+        """A list of whole numbers, perhaps as a text with commas between them; a single one counts as a list of one."""
         value = self.raw(wanted)
         items = value if isinstance(value, list | tuple) else [value]
+        if isinstance(value, str):
+            items = [int(item) if item.strip().isdecimal() else item for item in value.split(",")]
         sizes = tuple(size for item in items if (size := whole(item)) is not None)
         if len(sizes) != len(items):
             raise self._wrong(wanted, "a whole number below 2^31 or a list of them", value)

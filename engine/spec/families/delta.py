@@ -16,6 +16,7 @@ from engine.spec.families.naming import (
     SHARED_EXPERT,
     SKIPPED,
     also_under,
+    delta_net,
     in_layer,
     projections,
     values_in_layer,
@@ -92,10 +93,11 @@ QWEN3_NEXT = Family(
     tested=("f32", "fp8"),
 )
 
+QWEN3_5_NAMES = Names(also_under("model.language_model.", (*QWEN_SOURCES, *BY_KINDS)), SKIPPED)
 QWEN3_5_MOE = Family(
     name="qwen3_5_moe",
     architecture="Qwen3_5MoeForConditionalGeneration",
-    names=Names(also_under("model.language_model.", (*QWEN_SOURCES, *BY_KINDS)), SKIPPED),
+    names=QWEN3_5_NAMES,
     inside="text_config",
     mixer=QWEN_ATTENTION,
     recurrent=QWEN_DELTA,
@@ -112,6 +114,17 @@ QWEN3_5_MOE = Family(
     also=("qwen3_5_moe_text",),  # the decoder by itself
 )
 
+QWEN3_5 = Family(
+    name="qwen3_5",
+    architecture="Qwen3_5ForConditionalGeneration",
+    names=QWEN3_5_NAMES,
+    inside="text_config",
+    mixer=QWEN_ATTENTION,
+    recurrent=QWEN_DELTA,
+    only={"attention_bias": (False,), "attn_output_gate": (True,)},
+    also=("qwen3_5_text",),
+)
+
 # --- Kimi
 
 KIMI_LINEAR = Family(
@@ -125,16 +138,9 @@ KIMI_LINEAR = Family(
             in_layer("block_sparse_moe.gate.e_score_correction_bias", "router_choice_bias"),
             *projections("block_sparse_moe.shared_experts", "shared.", GATED),
             *projections("block_sparse_moe", "ffn.", GATED),  # as transformers writes dense layers
-            *projections("self_attn", "delta.", ("q", "k", "v", "o")),
-            values_in_layer("self_attn.{part}_conv1d.weight", "delta.conv", parts=("q", "k", "v")),
+            *delta_net("self_attn", decay="f_b_proj", gate="g_b_proj"),
             in_layer("self_attn.f_a_proj.weight", "delta.decay_a"),
-            in_layer("self_attn.f_b_proj.weight", "delta.decay"),
             in_layer("self_attn.g_a_proj.weight", "delta.gate_a"),
-            in_layer("self_attn.g_b_proj.weight", "delta.gate"),
-            in_layer("self_attn.b_proj.weight", "delta.beta"),
-            values_in_layer("self_attn.A_log", "delta.a_log"),
-            in_layer("self_attn.dt_bias", "delta.dt_bias"),
-            in_layer("self_attn.o_norm.weight", "delta.norm"),
         ),
         (*SKIPPED, NEXT_TOKEN_LAYERS),
     ),
@@ -175,4 +181,4 @@ KIMI_LINEAR = Family(
     },
 )
 
-DELTA_FAMILIES = (QWEN3_NEXT, QWEN3_5_MOE, KIMI_LINEAR)
+DELTA_FAMILIES = (QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, KIMI_LINEAR)

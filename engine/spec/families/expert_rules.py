@@ -50,8 +50,9 @@ class MoeRule:
     `fewest` has none at all.
     Where config.json names the `scoring`, `scorings` are the names that are known, and ours.
 
-    With a `limit` silu sees nothing beyond it. In the first `by_token` layers, or in those that a list `by_token_types`
-    calls so, a table says which experts a token goes to.
+    With a `limit` silu sees nothing beyond it. What silu makes in routed experts is capped by `cap`, what it makes in
+    shared ones and in layers without experts by `shared_cap` (0: not at all). In the first `by_token` layers, or in
+    those that a list `by_token_types` calls so, a table says which experts a token goes to.
     """
 
     count: Key
@@ -85,5 +86,7 @@ class MoeRule:
     layers: Key = NO_LAYERS
     enabled: Key | bool = True
     limit: Key | float = 0.0
+    cap: Key | float = 0.0
+    shared_cap: Key | float = 0.0
     by_token: Key | int = 0
     by_token_types: Key = NO_LAYERS

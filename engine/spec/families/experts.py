@@ -5,9 +5,9 @@ from __future__ import annotations
 from engine.base.errors import UnsupportedError
 from engine.base.plain import shortened
 from engine.spec.check import require, require_positive
-from engine.spec.families.config import Config, is_on
+from engine.spec.families.config import Config, Key, is_on
 from engine.spec.families.expert_rules import MoeRule
-from engine.spec.families.layer_lists import OTHER_MODEL, layer_names
+from engine.spec.families.layer_lists import OTHER_MODEL, layer_names, without_next_token
 from engine.spec.families.record import Family
 from engine.spec.families.recurrent import offset_of
 from engine.spec.feed_forward import Activation, Dense, Experts, Moe, Router, Shared
@@ -20,7 +20,7 @@ def layers_with_experts(rule: MoeRule | None, config: Config, count: int) -> lis
     """For every layer whether it has routed experts."""
     if rule is None or not config.flag(rule.enabled) or config.integer(rule.count) < rule.fewest:
         return [False] * count
-    types = layer_names(rule.types, (DENSE, SPARSE), config)
+    types = without_next_token(layer_names(rule.types, (DENSE, SPARSE), config), config, count)
     if types:
         known = len(types) == count and set(types) <= {DENSE, SPARSE}
         require(known, f"{config.where} must call each of {count} layers {DENSE} or {SPARSE}, not {shortened(types)}")
@@ -41,6 +41,7 @@ def dense_part(family: Family, config: Config) -> Dense:
     if family.dense_width is None:
         raise UnsupportedError(f"{config.where} has layers without experts, which this family does not do.")
     activation, bias = _activation(family, config), config.flag(family.dense_bias)
+    activation = _capped(activation, family.moe.shared_cap, config) if family.moe else activation
     return Dense(config.integer(family.dense_width), activation, bias)
 
 
@@ -51,11 +52,13 @@ def expert_part(family: Family, config: Config) -> Moe:
     limit = config.number(rule.limit)
     if limit:
         activation = Activation("limited_silu", limit=limit)
-    experts = Experts(config.integer(rule.count), config.integer(rule.width), activation, rule.expert_bias)
+    capped, width = _capped(activation, rule.cap, config), config.integer(rule.width)
+    shared_activation = _capped(activation, rule.shared_cap, config)
+    shared = _shared(rule, config, None if shared_activation == capped else shared_activation)
     return Moe(
         _router(rule, config),
-        experts,
-        _shared(rule, config),
+        Experts(config.integer(rule.count), width, capped, rule.expert_bias),
+        shared,
         config.integer(rule.latent),
         rule.scaled_input,
         rule.apart,
@@ -69,6 +72,11 @@ def _activation(family: Family, config: Config) -> Activation:
     if clamped is not None:
         return Activation("clamped_silu", config.number(clamped.alpha), config.number(clamped.limit))
     return Activation(family.activations[config.text(family.hidden_act)])
+
+
+def _capped(activation: Activation, cap: Key | float, config: Config) -> Activation:
+    limit = config.number(cap)
+    return Activation("capped_silu", limit=limit) if limit else activation
 
 
 def _router(rule: MoeRule, config: Config) -> Router:
@@ -95,11 +103,11 @@ def _router(rule: MoeRule, config: Config) -> Router:
     )
 
 
-def _shared(rule: MoeRule, config: Config) -> Shared | None:
+def _shared(rule: MoeRule, config: Config, activation: Activation | None) -> Shared | None:
     if rule.shared is None:
         return None
     width = config.integer(rule.shared.width) * config.integer(rule.shared.count)
-    return Shared(width, rule.shared.gated, _shared_share(rule, config)) if width else None
+    return Shared(width, rule.shared.gated, _shared_share(rule, config), activation) if width else None
 
 
 def _shared_share(rule: MoeRule, config: Config) -> float:

@@ -1,4 +1,4 @@
-"""Granite with routed experts and shared ones beside them."""
+"""Granite with routed experts and shared ones beside them, or with windows and sinks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from engine.spec.families.attention_rules import SLIDING_MOST, AttentionRule, RopeRule, WindowRule
 from engine.spec.families.config import key
+from engine.spec.families.dense import GRANITE
 from engine.spec.families.expert_rules import SharedRule
 from engine.spec.families.naming import in_layer
 from engine.spec.families.sparse import GRANITE_MOE
@@ -31,6 +32,14 @@ GRANITE_MOE_SHARED = replace(
 )
 
 # Every layer may have positions of its own, or none.
+WINDOWED = replace(
+    ATTENTION,
+    sinks=True,
+    rope=RopeRule(by_layer=key("layer_rope_theta", default=())),
+    window=WindowRule(
+        size=key("sliding_window", default=128, null=0), typed=True, layers=SLIDING_MOST, interval=4, first=1
+    ),
+)
 GRANITE_MOE_SWA = replace(
     GRANITE_MOE_SHARED,
     name="granitemoe_swa",
@@ -44,14 +53,15 @@ GRANITE_MOE_SWA = replace(
         ),
         GRANITE_MOE.names.skipped,
     ),
-    mixer=replace(
-        ATTENTION,
-        sinks=True,
-        rope=RopeRule(by_layer=key("layer_rope_theta", default=())),
-        window=WindowRule(
-            size=key("sliding_window", default=128, null=0), typed=True, layers=SLIDING_MOST, interval=4, first=1
-        ),
-    ),
+    mixer=WINDOWED,
 )
 
-GRANITE_SHARED_FAMILIES = (GRANITE_MOE_SHARED, GRANITE_MOE_SWA)
+GRANITE_SWA = replace(
+    GRANITE,
+    name="granite_swa",
+    architecture="GraniteSWAForCausalLM",
+    mixer=WINDOWED,
+    norm_eps=key("rms_norm_eps", default=1e-5),
+)
+
+GRANITE_SHARED_FAMILIES = (GRANITE_MOE_SHARED, GRANITE_MOE_SWA, GRANITE_SWA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.base.errors import UnsupportedError
 from engine.base.plain import shortened
-from engine.spec.families.config import Config, Key
+from engine.spec.families.config import Config, Key, key
 
 OTHER_MODEL = "Use another model, or a release that knows it."
 
@@ -15,6 +15,12 @@ def layer_names(wanted: Key, numbered: tuple[str, ...], config: Config) -> tuple
     if isinstance(listed, list) and all(type(item) is int and 0 <= item < len(numbered) for item in listed):
         return tuple(numbered[item] for item in listed)
     return config.texts(wanted)
+
+
+def without_next_token(listed: tuple[str, ...], config: Config, count: int) -> tuple[str, ...]:
+    """A list of layers without those beyond the last that guess further tokens, which some lists name as well."""
+    further = config.integer(key("num_nextn_predict_layers", default=0))
+    return listed[:count] if len(listed) == count + further else listed
 
 
 def undefined_layer(name: str, config: Config) -> UnsupportedError:

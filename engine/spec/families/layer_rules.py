@@ -17,7 +17,8 @@ class DeltaRule:
 
     With `channelwise` it decays by a factor of its own in every key channel, with `low_rank` too, and then that factor
     and the output's gate come through as many values as a head has. The logarithm of a factor is never below `bound`
-    where config.json says that it is `bounded`.
+    where config.json says that it is `bounded`. Where beta is doubled twice as much of a value is learned. `norm_eps`
+    is a constant of the family's model code; 0: that of the model's norms.
     """
 
     key_heads: Key
@@ -30,6 +31,8 @@ class DeltaRule:
     channelwise: bool = False
     bounded: Key | bool = False
     bound: Key | float = 0.0
+    doubled_beta: Key | bool = False
+    norm_eps: float = 0.0
 
 
 @dataclass(frozen=True)

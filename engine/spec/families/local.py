@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from engine.spec.families.attention_rules import (
     ATTENTION_BIAS,
+    FULL,
+    NO_LAYERS,
+    SLIDING,
     SLIDING_LISTED,
     SLIDING_MOST,
     AttentionRule,
@@ -17,6 +20,7 @@ from engine.spec.families.expert_rules import MoeRule, SharedRule
 from engine.spec.families.naming import DECODER, EXPERTS, NEXT_TOKEN, SHARED_EXPERTS, SKIPPED, in_layer
 from engine.spec.families.record import Family
 from engine.spec.families.sigmoid_routed import LAYER_KINDS, MOE
+from engine.spec.families.sparse import QWEN3_MOE_ATTENTION, QWEN3_MOE_EXPERTS
 from engine.spec.names import Names, Skipped
 from engine.spec.residual import Residual
 
@@ -108,6 +112,30 @@ MIMO_V2_FLASH = Family(
     tested=("f32", "fp8"),
 )
 
+# JetBrains' Mellum 2: as Qwen3's, with positions of their own in layers with a window.
+MELLUM_EVERYWHERE = replace(
+    QWEN3_MOE_ATTENTION,
+    head_dim=key("head_dim", default=128),
+    rope=RopeRule(theta=500000.0, kind=FULL),
+    window=WindowRule(size=key("sliding_window", default=1024, null=0), typed=True, layers=SLIDING_LISTED),
+)
+MELLUM = Family(
+    name="mellum",
+    architecture="MellumForCausalLM",
+    names=Names((*DECODER, *EXPERTS), SKIPPED),
+    mixer=MELLUM_EVERYWHERE,
+    windowed=replace(MELLUM_EVERYWHERE, rope=RopeRule(kind=SLIDING)),
+    moe=replace(
+        QWEN3_MOE_EXPERTS,
+        count=key("num_experts", "num_local_experts", default=64),
+        top_k=key("num_experts_per_tok", default=8),
+        normalize=key("norm_topk_prob", default=True),
+        types=LAYER_KINDS,
+        step=1,
+        dense_layers=NO_LAYERS,
+    ),
+)
+
 # Trinity: gated attention, rotated in the layers with a window alone, and norms before and after every part.
 AFMOE_EVERYWHERE = AttentionRule(
     head_dim=key("head_dim", default=128),
@@ -159,4 +187,4 @@ AFMOE = Family(
     only={"n_group": (1,), "topk_group": (1,), "route_norm": (True,), "score_func": ("sigmoid",)},
 )
 
-LOCAL_FAMILIES = (EXAONE_MOE, MIMO_V2_FLASH, AFMOE)
+LOCAL_FAMILIES = (EXAONE_MOE, MIMO_V2_FLASH, MELLUM, AFMOE)

@@ -8,7 +8,10 @@ from engine.spec.names import PER_HEAD, PLUS_ONE_ENDING, STRIDED, Skipped, Sourc
 
 LAYER = "model.layers.{layer}."
 NEXT_TOKEN = "next-token"
-VISION = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "mm_projector", "mlp1")
+VISION = (
+    *("vision_tower", "vision_model", "visual", "mlp1"),
+    *("multi_modal_projector", "mm_projector", "vit_large_projector"),
+)
 # Scales of activations, which are not rounded here as quantised checkpoints would have it, and of a cache of 8 bits.
 ACTIVATION_SCALES = (
     *("input_scale", "input_scale_inv", "input_scale_ub", "input_global_scale", "input_zero_point"),
@@ -124,6 +127,22 @@ GPT_OSS_EXPERTS = (
     in_layer("mlp.experts.down_proj_bias", "down_bias"),
     *projections("mlp.experts.{expert}", "", GATED),
 )
+
+
+def delta_net(place: str, decay: str = "f_proj", gate: str = "g_proj", output: str = "o_proj") -> tuple[Source, ...]:
+    """A delta net under `place` whose projections and convolutions lie apart; those named differ between publishers."""
+    return (
+        *projections(place, "delta.", ("q", "k", "v")),
+        values_in_layer(f"{place}.{{part}}_conv1d.weight", "delta.conv", parts=("q", "k", "v")),
+        in_layer(f"{place}.{decay}.weight", "delta.decay"),
+        in_layer(f"{place}.{gate}.weight", "delta.gate"),
+        in_layer(f"{place}.b_proj.weight", "delta.beta"),
+        values_in_layer(f"{place}.A_log", "delta.a_log"),
+        in_layer(f"{place}.dt_bias", "delta.dt_bias"),
+        in_layer(f"{place}.o_norm.weight", "delta.norm"),
+        in_layer(f"{place}.{output}.weight", "delta.o"),
+    )
+
 
 INDEXER = (
     in_layer("self_attn.indexer.wq_b.weight", "index.q"),

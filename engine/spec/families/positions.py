@@ -60,6 +60,13 @@ def rope_parameters(config: Config) -> Config:
     return config.inner("rope_parameters" if config.data.get("rope_parameters") else "rope_scaling")
 
 
+def has_null_theta(config: Config) -> bool:
+    """Whether config.json says in so many words that positions have no base."""
+    parameters = rope_parameters(config).data
+    holder = parameters if "rope_theta" in parameters else config.data
+    return "rope_theta" in holder and holder["rope_theta"] is None
+
+
 def rope_type(parameters: Config) -> str:
     return parameters.text(key("rope_type", "type", default="default"))
 

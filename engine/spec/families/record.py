@@ -103,6 +103,7 @@ class Family:
     final_norm_eps: Key | float = 0.0  # 0: norm_eps
     norm: NormRule = NormRule()
     residual: Residual | StreamRule = PRE_NORM
+    recurrent_residual: Residual | None = None  # of layers that keep a state, where theirs is another
     streams: StreamsRule | None = None
     embedding_scale: Key | float = 1.0
     embedding_root: Key | bool = False

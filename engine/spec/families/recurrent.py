@@ -90,10 +90,11 @@ def _delta_net(rule: DeltaRule, config: Config, norm_eps: float) -> DeltaNet:
         v_dim=config.integer(rule.v_dim),
         kernel=config.integer(rule.kernel),
         scale=k_dim**-0.5,
-        norm_eps=norm_eps,
+        norm_eps=rule.norm_eps or norm_eps,
         gate_activation=rule.gate_activation,
         decay_rank=rank,
         gate_rank=rank,
         channelwise=rule.channelwise,
         decay_bound=config.number(rule.bound) if config.flag(rule.bounded) else 0.0,
+        beta_scale=2.0 if config.flag(rule.doubled_beta) else 1.0,
     )

@@ -15,7 +15,7 @@ from engine.spec.feed_forward import Dense, Moe
 from engine.spec.schema import Ffn, Layer
 
 OF_LAYERS, OWN = "per_layer_config", "this_layer"
-OWN_FIELDS = ("head_dim", "num_key_value_heads")
+OWN_FIELDS = ("head_dim", "num_attention_heads", "num_key_value_heads")
 
 
 def of_layer(config: Config, layer: int) -> Config:

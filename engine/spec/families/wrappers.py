@@ -44,6 +44,7 @@ WRAPPERS: Mapping[str, Wrapper] = {
         Wrapper("qwen3_omni_moe", "qwen3_omni_moe_text", inside="thinker_config.text_config"),
         Wrapper("qwen3_vl", "qwen3_vl_text"),
         Wrapper("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        Wrapper("step3p7", "step3p5"),
     )
 }
 

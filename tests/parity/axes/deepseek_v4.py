@@ -10,12 +10,12 @@ import numpy as np
 
 from engine.program.weights import Floats
 from engine.spec.compressed import CompressedAttention, Compression
-from engine.spec.feed_forward import Moe
+from engine.spec.feed_forward import Activation, Dense, Moe
 from engine.spec.rope import Rope
 from engine.spec.schema import Spec
 from engine.spec.streams import Streams
 
-from .changes import Change, mixers, moe
+from .changes import Change, ffns, mixers, moe
 
 
 def _compressed(change: Callable[[CompressedAttention], CompressedAttention]) -> Change:
@@ -47,9 +47,18 @@ def _streams(**changes: Any) -> Callable[[Spec], Spec | None]:
 
 def _unlimited(part: Moe) -> Moe:
     activation = part.experts.activation
-    if activation.name != "limited_silu":
+    if activation.name not in ("limited_silu", "capped_silu"):
         return part
     return replace(part, experts=replace(part.experts, activation=replace(activation, limit=100.0)))
+
+
+def _uncapped(part: Dense) -> Dense:
+    activation = part.activation
+    return replace(part, activation=Activation()) if activation.name == "capped_silu" else part
+
+
+def _shared_alike(part: Moe) -> Moe:
+    return replace(part, shared=part.shared and replace(part.shared, activation=None))
 
 
 SPEC_CHANGES: Mapping[str, Change] = {
@@ -68,6 +77,8 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "eps of mixing": _streams(eps=1e-1),
     "experts by token": moe(lambda part: replace(part, router=replace(part.router, by_token=False))),
     "limit of silu": moe(_unlimited),
+    "cap of dense parts": lambda spec: ffns(spec, Dense, _uncapped),
+    "cap of shared experts": moe(_shared_alike),
 }
 
 DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {

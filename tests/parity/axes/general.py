@@ -26,6 +26,11 @@ def _other_gate(mixer: DeltaNet) -> DeltaNet:
     return replace(mixer, gate_activation="silu" if mixer.gate_activation == "sigmoid" else "sigmoid")
 
 
+def _other_opening(mixer: Attention) -> Attention:
+    other = "softplus" if mixer.gate_activation == "sigmoid" else "sigmoid"
+    return replace(mixer, gate_activation=other) if mixer.gated else mixer
+
+
 def _rotated(mixer: LatentAttention) -> LatentAttention:
     return mixer if mixer.rope is not None else replace(mixer, rope=Rope(10000.0, mixer.rope_dim))
 
@@ -136,10 +141,12 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "rope whole": attention(
         lambda mixer: replace(mixer, rope=mixer.rope and replace(mixer.rope, dim=mixer.head_dim, scaling=None))
     ),
-    "attention gate": attention(lambda mixer: replace(mixer, gated=False)),
+    "attention gate": attention(lambda mixer: replace(mixer, gated=False, head_gates=False)),
+    "what opens a gate": attention(_other_opening),
     "delta scale": delta(lambda mixer: replace(mixer, scale=mixer.scale * 1.05)),
     "delta norm eps": delta(lambda mixer: replace(mixer, norm_eps=1e-1)),
     "delta gate": delta(_other_gate),
+    "update strengths doubled": delta(lambda mixer: replace(mixer, beta_scale=3 - mixer.beta_scale)),
     "state space norm eps": state_space(lambda mixer: replace(mixer, norm_eps=1e-1)),
     "state space biases": state_space(lambda mixer: replace(mixer, bias=False)),
     "convolution biases": state_space(lambda mixer: replace(mixer, conv_bias=False)),

@@ -8,11 +8,11 @@ from dataclasses import replace
 from engine.spec.attention import Attention
 from engine.spec.rope import Growth
 
-from .changes import Change, attention, moe
+from .changes import Change, any_mixer, attention, moe
 
 
 def _growth(**changes: float) -> Change:
-    return attention(lambda mixer: replace(mixer, growth=mixer.growth and replace(mixer.growth, **changes)))
+    return any_mixer(lambda mixer: replace(mixer, growth=mixer.growth and replace(mixer.growth, **changes)))
 
 
 def _chunk(mixer: Attention, by: int) -> Attention:
@@ -24,7 +24,7 @@ def _grown(mixer: Attention) -> Attention:
 
 
 SPEC_CHANGES: Mapping[str, Change] = {
-    "growth dropped": attention(lambda mixer: replace(mixer, growth=None)),
+    "growth dropped": any_mixer(lambda mixer: replace(mixer, growth=None)),
     "growth added": attention(_grown),
     "growth's rate": _growth(rate=0.2),
     "growth's step": _growth(every=6),

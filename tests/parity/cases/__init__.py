@@ -16,6 +16,7 @@ from .recurrent import RECURRENT_CASES
 from .residual import RESIDUAL_CASES
 from .sparse import SPARSE_CASES
 from .sparse_attention import SPARSE_ATTENTION_CASES
+from .windowed import WINDOWED_CASES
 from .wrapped import WRAPPED_CASES
 
 CASES: tuple[Case, ...] = (
@@ -30,6 +31,7 @@ CASES: tuple[Case, ...] = (
     *LLAMA4_CASES,
     *GEMMA_CASES,
     *RESIDUAL_CASES,
+    *WINDOWED_CASES,
     *WRAPPED_CASES,
     *SPARSE_ATTENTION_CASES,
     *DEEPSEEK_V4_CASES,

@@ -37,6 +37,27 @@ KIMI_YARN = rope(
     **{"mscale": 1.0, "mscale_all_dim": 1.0},
 )
 
+# Few latents of few values, as published; the length that queries grow by is short, so that a prompt has several.
+MISTRAL4 = {
+    **LATENT,
+    **rope(
+        "yarn",
+        **{"factor": 16.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0},
+        llama_4_scaling_beta=0.3,
+    ),
+}
+ODD_MISTRAL4 = {
+    **{**LATENT, **ODD_LATENT, **BIASES, "n_group": 3, "topk_group": 2, "norm_topk_prob": False},
+    **{"q_lora_rank": None, "rope_interleave": False},
+    **rope("linear", factor=4.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.7),
+}
+SARVAM = {**LATENT, **DEEPSEEK_YARN, "n_group": 1, "topk_group": 1, "q_lora_rank": None}
+YOUTU = {
+    name: value
+    for name, value in LATENT.items()
+    if not name.startswith(("n_", "num_experts", "moe_", "first_k", "routed"))
+}
+
 LATENT_CASES = (
     Case("deepseek_v2", "deepseek_v2", LATENT),
     Case(
@@ -62,5 +83,19 @@ LATENT_CASES = (
         "deepseek_v3",
         {**LATENT, "n_group": 1, "topk_group": 1, "rope_interleave": False},
         fused=True,
+    ),
+    Case("mistral4", "mistral4", MISTRAL4),
+    Case("mistral4-odd-groups", "mistral4", ODD_MISTRAL4),
+    Case("sarvam_mla", "sarvam_mla", SARVAM),
+    Case(
+        "sarvam_mla-odd-groups",
+        "sarvam_mla",
+        {**LATENT, **ODD_LATENT, **BIASES, "n_group": 3, "topk_group": 2},
+    ),
+    Case("youtu", "youtu", {**YOUTU, "tie_word_embeddings": True}),
+    Case(
+        "youtu-odd-biased",
+        "youtu",
+        {**YOUTU, **ODD, **BIASES, "num_key_value_heads": 6, "q_lora_rank": None, "rope_interleave": False},
     ),
 )

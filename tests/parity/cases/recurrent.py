@@ -25,6 +25,10 @@ ODD_DELTA = {
     "shared_expert_intermediate_size": 38,
     "layer_types": ["full_attention", "linear_attention", "linear_attention"],
 }
+DENSE_DELTA, ODD_DENSE_DELTA = (
+    {name: value for name, value in settings.items() if name.startswith(("linear_", "layer_"))}
+    for settings in (DELTA, ODD_DELTA)
+)
 PARTLY = {"rope_parameters": {**THETA, "partial_rotary_factor": 0.25}}
 HALF = {"rope_parameters": {**THETA, "partial_rotary_factor": 0.6}}
 WIDE_HEAD = {"head_dim": 32}
@@ -54,6 +58,25 @@ ODD_KIMI_LINEAR = {
     "topk_group": 2,
     "norm_topk_prob": False,
     "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+}
+OLMO_HYBRID = {
+    "num_key_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": None},
+}
+ODD_OLMO_HYBRID = {
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 14,
+    "linear_conv_kernel_dim": 3,
+    "linear_allow_neg_eigval": False,
+    "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+    "rope_parameters": THETA,
 }
 STATE_SPACE, ATTENDS = "linear_attention", "full_attention"
 GRANITE_HYBRID = {
@@ -148,6 +171,10 @@ RECURRENT_CASES = (
         fused=True,
         wrapped=True,
     ),
+    Case("qwen3_5", "qwen3_5_text", {**WIDE_HEAD, **DENSE_DELTA, **PARTLY}),
+    Case("qwen3_5-odd-wrapped", "qwen3_5_text", {**ODD, **ODD_HEAD, **ODD_DENSE_DELTA, **HALF}, wrapped=True),
+    Case("olmo_hybrid", "olmo_hybrid", OLMO_HYBRID),
+    Case("olmo_hybrid-odd-biased", "olmo_hybrid", {**ODD, **BIASES, **ODD_OLMO_HYBRID}),
     Case("kimi_linear", "kimi_linear", {**KIMI_LINEAR, "n_group": 1, "topk_group": 1}),
     Case("kimi_linear-odd-groups", "kimi_linear", ODD_KIMI_LINEAR),
     Case("granitemoehybrid", "granitemoehybrid", {**LOCAL_EIGHT, **GRANITE_HYBRID}),
