@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.base.config import hidden_settings
-from engine.base.errors import FreetokenError
+from engine.base.errors import FreetokenError, NoRoomError
+from engine.files.untrusted import resource_error
 from engine.worker.engine import Engine
 from engine.worker.link import Closed, Link, die_with_parent
 from engine.worker.loaded import LoadedModel
@@ -46,8 +47,9 @@ def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
         return error.exit_code
     except Exception as error:
         traceback.print_exc()
-        link.send([Failed.of(FreetokenError(f"{config.model} cannot be loaded: {error!r}.", "Its log says more."))])
-        return 1
+        failure = _told(f"{config.model} cannot be loaded", error)
+        link.send([Failed.of(failure)])
+        return failure.exit_code
     link.send([engine.ready()])
     try:
         while True:
@@ -62,3 +64,13 @@ def _serve(config: WorkerConfig, link: Link, load: Loader) -> int:
             link.send(engine.watch())
     finally:
         engine.close()
+
+
+def _told(what: str, error: Exception) -> FreetokenError:
+    """What the user is to know of a failure that no room of ours foresaw."""
+    if isinstance(error, MemoryError):
+        return NoRoomError(f"{what}: memory ran out.", "Close other programs, or ask for less: --context, --kv.")
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        return resource_error(error, what) or FreetokenError(f"{what}: {error.strerror or error}{where}.")
+    return FreetokenError(f"{what}: {error!r}.", "Its log says more.")

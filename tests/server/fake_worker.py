@@ -31,6 +31,10 @@ def load(config: WorkerConfig) -> LoadedModel:
         raise CorruptFileError("The bank is short.", "Convert the model again.")
     if name == "crowded":
         raise NoRoomError("This machine is full.", "Close something.")
+    if name == "starved":
+        raise MemoryError
+    if name == "emptied":
+        (Path(config.model) / "gone").stat()
     if name == "slow":
         time.sleep(60)
     if name == "stranger":

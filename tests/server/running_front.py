@@ -26,8 +26,8 @@ ROOT = HERE.parents[1]
 IM_END = 257
 # "fake" and "other" work; fake_worker.py says what is wrong with the rest.
 FAKE_MODELS = (
-    "fake", "other", "broken", "crowded", "dying", "slow", "stranger", "clinging", "sluggish", "stuck", "scripted",
-    "endless", "brisk",
+    "fake", "other", "broken", "crowded", "starved", "emptied", "dying", "slow", "stranger", "clinging", "sluggish",
+    "stuck", "scripted", "endless", "brisk",
 )  # fmt: skip
 
 TEMPLATE = (

@@ -125,3 +125,12 @@ def test_errors_name_our_types(fresh: RunningFront, action: str, body: dict[str,
     assert error["message"]
     if words:
         assert error["remedy"] == words
+
+
+def test_a_load_that_the_system_ends_is_told_in_words(fresh: RunningFront) -> None:
+    starved, emptied = (fresh.control("load", model=name)["error"] for name in ("starved", "emptied"))
+    assert starved["type"] == "NoRoomError"
+    assert starved["message"].endswith("starved cannot be loaded: memory ran out.")
+    assert emptied["type"] == "FreetokenError"
+    assert emptied["message"].endswith("/gone).")
+    assert "emptied cannot be loaded: No such file or directory (" in emptied["message"]
