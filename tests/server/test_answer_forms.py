@@ -180,8 +180,17 @@ def child_of(worker: int) -> int:
 
 
 def test_nothing_that_follows_grammars_outlives_its_worker(own_front: Callable[..., RunningFront]) -> None:
+    """Nor what is in the middle of a hard one, and reads nothing meanwhile: then it stands still here."""
     front = own_front()
-    for end in (lambda worker: os.kill(worker, signal.SIGKILL), lambda _: front.control("stop", model="fake")):
+
+    def end_in_the_middle(worker: int) -> None:
+        os.kill(child_of(worker), signal.SIGSTOP)
+        os.kill(worker, signal.SIGTERM)
+
+    def kill(worker: int) -> None:
+        os.kill(worker, signal.SIGKILL)
+
+    for end in (kill, end_in_the_middle, lambda _: front.control("stop", model="fake")):
         body = {"model": "fake", "messages": told("x"), "max_tokens": 3, "response_format": FORM}
         assert httpx.post(f"{front.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
         (worker,) = front.workers()
