@@ -44,7 +44,7 @@ class Matchers:
         return _next(matcher)
 
     def take(self, key: int, token: int) -> Next:
-        """Go on behind `token`. Raises FreetokenError where the grammar cannot be followed."""
+        """Go on behind `token`. Raises UsageError where the grammar turns out to be more than can be followed."""
         self._matchers[key].consume_token(token)
         return _next(self._matchers[key])
 
@@ -68,7 +68,7 @@ class Matchers:
 def _next(matcher: LLMatcher) -> Next:
     mask = matcher.compute_bitmask()
     if matcher.is_error():
-        raise FreetokenError(f"The grammar of the answer cannot be followed: {_why(matcher)}.", "Simplify its schema.")
+        raise UsageError(f"The grammar of the answer cannot be followed: {_why(matcher)}.", "Simplify its schema.")
     return Next(mask, matcher.is_stopped())
 
 

@@ -89,6 +89,10 @@ def test_what_cannot_be_followed_is_said_and_nobody_else_suffers(grammars: Gramm
         broken.check()
     assert "\n" not in str(error.value)
     broken.close()
+    large = grammars.constraint(Grammar('start: "b" X\nX: /(a{1000}){1000}/'), (IM_END,))
+    large.take(B)
+    with pytest.raises(UsageError, match="too many"):
+        allowed(large)
     strayed = grammars.constraint(Grammar('start: "ab"'), (IM_END,))
     strayed.take(C)
     with pytest.raises(FreetokenError, match="cannot be followed"):
