@@ -74,6 +74,13 @@ void pack_bit_pairs(const uint8_t* bytes, int layer, uint8_t* lane) {
     }
 }
 
+// Codes of three bits, four to a dword, to three lines: two codes a byte, and of the last two a third of their bits.
+void pack_three_bits(const uint32_t (&codes)[8], uint8_t* lane) {
+    const uint32_t last = codes[6] | codes[7] << 3;
+    for (int line = 0; line < 3; ++line)
+        store(lane + 64 * line, codes[2 * line] | codes[2 * line + 1] << 3 | (last >> 2 * line & 0x03030303u) << 6);
+}
+
 // Signed bytes to unsigned codes.
 void pack_signed_bytes(const uint8_t* codes, uint8_t* lane) {
     for (int line = 0; line < 8; ++line) store(lane + 64 * line, load<uint32_t>(codes + 4 * line) ^ 0x80808080u);
@@ -251,8 +258,12 @@ struct Q3K {
         }
     }
     static void codes(const uint8_t* raw, int block, uint8_t* lane) {
-        pack_bit_pairs(raw + kCodes + block / 4 * 32, block % 4, lane);
-        pack_single_bits(raw, block, lane + 64 * 2);
+        const uint8_t* lower = raw + kCodes + block / 4 * 32;
+        uint32_t codes[8];
+        for (int part = 0; part < 8; ++part)
+            codes[part] = (load<uint32_t>(lower + 4 * part) >> block % 4 * 2 & 0x03030303u) |
+                          (load<uint32_t>(raw + 4 * part) >> block & 0x01010101u) << 2;
+        pack_three_bits(codes, lane);
     }
 };
 
@@ -270,9 +281,10 @@ void fill_zero_codes(Codec codec, uint8_t* lines) {
         case Codec::int4_32:
             std::memset(lines, 0x88, bytes);
             return;
-        case Codec::q3_k:  // 4: only the third bit is not zero
-            std::memset(lines, 0, 2 * kScaleLine);
-            std::memset(lines + 2 * kScaleLine, 0xFF, bytes - 2 * kScaleLine);
+        case Codec::q3_k:  // 4: only the third bit of a code is not zero
+            std::memset(lines, 0x24, kScaleLine);
+            std::memset(lines + kScaleLine, 0x64, kScaleLine);
+            std::memset(lines + 2 * kScaleLine, 0xA4, kScaleLine);
             return;
         case Codec::q6_k:  // 32: only the upper two bits are not zero
             std::memset(lines, 0, 4 * kScaleLine);

@@ -1,7 +1,8 @@
 // Codes and scales of packed matrices (docs/numerics.md, "Packed codecs") as kernels of products read them. The unit is
-// eight weights of a row, k = 8j .. 8j+7, which are one dword of line j, or two: q8_0 keeps them in two lines, q3_k,
-// q5_1, q5_k and q6_k have upper bits in a line of their own. Codes of two bits are half a dword of line j / 2. So a
-// line of 64 bytes is a load of 4 bytes by 16 threads, or of 8 bytes by 8 threads that own two rows each.
+// eight weights of a row, k = 8j .. 8j+7, which are one dword of line j, or more: q8_0 keeps them in two lines, q5_1,
+// q5_k and q6_k have upper bits in a line of their own, the last eight of q3_k are in the upper bits of three lines.
+// Codes of two bits are half a dword of line j / 2. So a line of 64 bytes is a load of 4 bytes by 16 threads, or of 8
+// bytes by 8 threads that own two rows each.
 //
 // Weights come as signed bytes c = w + Z, whose products dp4a and the tensor cores sum: Z is 0 where w fits at no cost
 // (q8_0, iq4_nl), else the sum starts from -Z * sum(q), which activations carry along. Instructions for eight weights:
@@ -54,21 +55,21 @@ static inline BlockOffsets block_offsets(int block) {
 template <Codec C>
 inline constexpr int kCodeWords = codec_info(C).code_bytes / 4;
 
-// Which of them hold weights 8j .. 8j+7: one, and a second with the other half or with upper bits.
-template <Codec C>
-static constexpr int first_word(int j) {
-    if (C == Codec::q8_0) return 2 * j;
-    return has_two_bit_lines(C) ? j / 2 : j;
+// How many of them hold weights 8j .. 8j+7, and which.
+static constexpr int words_of_eight(Codec codec) {
+    if (codec == Codec::q3_k) return 3;
+    return codec == Codec::q8_0 || has_fifth_bits(codec) || codec == Codec::q6_k ? 2 : 1;
 }
 template <Codec C>
-static constexpr int second_word(int j) {
-    if (C == Codec::q8_0) return 2 * j + 1;
-    if (has_fifth_bits(C)) return kLinesOfBlock;
-    if (C == Codec::q3_k) return 2;
-    return C == Codec::q6_k ? kLinesOfBlock + j / 2 : 0;
+static constexpr int word_of_eight(int j, int i) {
+    if (C == Codec::q8_0) return 2 * j + i;
+    if (C == Codec::q2_k) return j / 2;
+    if (C == Codec::q3_k) return i == 0 ? j % 3 : i;
+    if (i == 0) return j;
+    return C == Codec::q6_k ? kLinesOfBlock + j / 2 : kLinesOfBlock;
 }
 template <Codec C>
-inline constexpr bool kHasSecondWord = C == Codec::q8_0 || has_fifth_bits(C) || C == Codec::q3_k || C == Codec::q6_k;
+using WordsOfEight = uint32_t[words_of_eight(C)];
 
 // Eight weights, or bytes of activations, in two words.
 struct Eight {
@@ -108,17 +109,19 @@ static inline uint32_t moved_bits(uint32_t word, int from, int to, uint32_t mask
 
 // Weights 8j .. 8j+7 plus Z as signed bytes, from their dwords.
 template <Codec C>
-static inline Eight decode_eight(uint32_t first, uint32_t second, int j) {
+static inline Eight decode_eight(const WordsOfEight<C>& words, int j) {
+    const uint32_t first = words[0];
+    [[maybe_unused]] const uint32_t second = words[words_of_eight(C) > 1 ? 1 : 0];
     if constexpr (C == Codec::q8_0) return {first ^ 0x80808080u, second ^ 0x80808080u};
     if constexpr (C == Codec::mxfp4 || C == Codec::nvfp4) return decode_e2m1(first);
     if constexpr (C == Codec::iq4_nl) return decode_iq4_nl(first);
-    if constexpr (has_two_bit_lines(C)) {
-        Eight codes = {moved_bits(first, j % 2 * 4, 0, 0x03030303u), moved_bits(first, j % 2 * 4 + 2, 0, 0x03030303u)};
-        if constexpr (C == Codec::q3_k) {
-            codes.low |= moved_bits(second, 2 * j, 2, 0x04040404u);
-            codes.high |= moved_bits(second, 2 * j + 1, 2, 0x04040404u);
-        }
-        return codes;
+    if constexpr (C == Codec::q2_k)
+        return {moved_bits(first, j % 2 * 4, 0, 0x03030303u), moved_bits(first, j % 2 * 4 + 2, 0, 0x03030303u)};
+    if constexpr (C == Codec::q3_k) {
+        const uint32_t last = moved_bits(first, 6, 0, 0x03030303u) | moved_bits(second, 6, 2, 0x0C0C0C0Cu) |
+                              moved_bits(words[2], 6, 4, 0x30303030u);
+        const uint32_t codes = j < 3 ? first : last;
+        return {codes & 0x07070707u, codes >> 3 & 0x07070707u};
     }
     Eight codes = {first & 0x0F0F0F0Fu, first >> 4 & 0x0F0F0F0Fu};
     if constexpr (has_fifth_bits(C)) {
@@ -156,21 +159,30 @@ static inline ScaleWords load_scales(const uint8_t* tile, const BlockOffsets& at
     return words;
 }
 
-// As read_scales in core/packed_block.h.
+template <bool HasIntegerScales>
+struct ScalesChoice {
+    using Type = BlockScales;
+};
+template <>
+struct ScalesChoice<true> {
+    using Type = IntegerScales;
+};
 template <Codec C>
-static inline BlockScales decode_scales(ScaleWords words) {
+using Scales = typename ScalesChoice<has_integer_scales(C)>::Type;
+
+// As read_scales and read_integer_scales in core/packed_block.h.
+template <Codec C>
+static inline Scales<C> decode_scales(ScaleWords words) {
     const float d = half_value((codec_info(C).scale_bytes == 4 ? words.own : words.shared) & 0xFFFFu);
     const uint32_t low = words.own & 0xFFu;
     const uint32_t high = words.own >> 8;
-    if constexpr (C == Codec::q4_k || C == Codec::q5_k) {
+    if constexpr (has_integer_scales(C)) {
+        return integer_scales<C>(d, half_value(words.shared >> 16), words.own);
+    } else if constexpr (C == Codec::q4_k || C == Codec::q5_k) {
         const float scale = d * static_cast<float>(low);
         const float minimum = -(half_value(words.shared >> 16) * static_cast<float>(high));
         return {scale, scale, minimum, minimum, 0};
-    } else if constexpr (C == Codec::q2_k) {
-        const float minus_dmin = -half_value(words.shared >> 16);
-        return {d * static_cast<float>(low & 15), d * static_cast<float>(high & 15),
-                minus_dmin * static_cast<float>(low >> 4), minus_dmin * static_cast<float>(high >> 4), 0};
-    } else if constexpr (C == Codec::q3_k || C == Codec::q6_k) {
+    } else if constexpr (C == Codec::q6_k) {
         return {d * static_cast<float>(static_cast<int8_t>(low)), d * static_cast<float>(static_cast<int8_t>(high)),
                 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::nvfp4) {
@@ -243,16 +255,17 @@ static inline int zero_sum(const BlockSums& x, int half) {
     return 0;
 }
 
-// acc plus the minima of a row's block times the sums of q, of each half where it has scales of its own.
+// acc plus the minimum of a row's block times the sum of q.
+static inline float add_minimum(const BlockScales& scales, const BlockSums& x, float acc) {
+    return fma(scales.first_minimum * x.scale, x.sum, acc);
+}
+
+// acc plus a row's block, of whose halves `products` are the sums of products.
 template <Codec C>
-static inline float add_minima(const BlockScales& scales, const BlockSums& x, float acc) {
-    if constexpr (has_half_scales(C)) {
-        const auto sum = [&](int half) { return static_cast<float>(x.minus_32[half]) * -0.03125f; };  // exact
-        acc = fma(scales.first_minimum * x.scale, sum(0), acc);
-        return fma(scales.second_minimum * x.scale, sum(1), acc);
-    } else {
-        return fma(scales.first_minimum * x.scale, x.sum, acc);
-    }
+static inline float add_halves(const IntegerScales& scales, const int32_t (&products)[2], const BlockSums& x,
+                               float acc) {
+    const int32_t sums[2] = {-(x.minus_32[0] >> 5), -(x.minus_32[1] >> 5)};  // exact
+    return add_halves<C>(scales, products, sums, x.scale, acc);
 }
 
 }  // namespace freetoken

@@ -70,7 +70,9 @@ template <Codec C>
 static inline void decode_words(const uint32_t (&codes)[kCodeWords<C>], BlockWords<C>& words) {
     UNROLL
     for (int j = 0; j < kLinesOfBlock; ++j) {
-        const Eight weights = decode_eight<C>(codes[first_word<C>(j)], codes[second_word<C>(j)], j);
+        WordsOfEight<C> own;
+        for (int i = 0; i < words_of_eight(C); ++i) own[i] = codes[word_of_eight<C>(j, i)];
+        const Eight weights = decode_eight<C>(own, j);
         uint32_t* part = words[j * kHalves<C> / kLinesOfBlock] + 2 * j % kWordsOfScale<C>;
         part[0] = weights.low;
         part[1] = weights.high;
@@ -83,17 +85,24 @@ static inline float add_block(const uint32_t (&codes)[kCodeWords<C>], const Scal
                               const BlockWords<C>& hi, const BlockWords<C>& lo, float acc) {
     BlockWords<C> weights;
     decode_words<C>(codes, weights);
-    const BlockScales scales = decode_scales<C>(words);
+    const Scales<C> scales = decode_scales<C>(words);
+    int products[kHalves<C>];
     UNROLL
     for (int half = 0; half < kHalves<C>; ++half) {
         const int high = dot_words(weights[half], hi[half], 0);
-        int sum = dot_words(weights[half], lo[half], zero_sum<C>(sums, half));
-        sum += static_cast<int>(static_cast<uint32_t>(high) << 8);
-        if constexpr (has_zero_point(C)) sum += scales.zero * sums.minus_8_sums >> 3;  // exact
-        acc = fma((half == 0 ? scales.first : scales.second) * sums.scale, static_cast<float>(sum), acc);
+        products[half] = dot_words(weights[half], lo[half], zero_sum<C>(sums, half));
+        products[half] += static_cast<int>(static_cast<uint32_t>(high) << 8);
     }
-    if constexpr (has_minimum(C)) acc = add_minima<C>(scales, sums, acc);
-    return acc;
+    if constexpr (has_integer_scales(C)) {
+        return add_halves<C>(scales, products, sums, acc);
+    } else {
+        if constexpr (has_zero_point(C)) products[0] += scales.zero * sums.minus_8_sums >> 3;  // exact
+        UNROLL
+        for (int half = 0; half < kHalves<C>; ++half)
+            acc = fma((half == 0 ? scales.first : scales.second) * sums.scale, static_cast<float>(products[half]), acc);
+        if constexpr (has_minimum(C)) acc = add_minimum(scales, sums, acc);
+        return acc;
+    }
 }
 
 // Segment `part` of two rows.

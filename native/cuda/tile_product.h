@@ -30,7 +30,7 @@ inline constexpr int kSubgroups = kGroupTokens / kSubgroupTokens;
 // What a lane holds of a tile's block: rows g and g + 8, of each eight weights.
 template <Codec C>
 struct TileLane {
-    uint32_t words[2][kHasSecondWord<C> ? 2 : 1];
+    WordsOfEight<C> words[2];
     ScaleWords scales[2];
 };
 
@@ -42,25 +42,26 @@ static inline TileLane<C> load_lane(const uint8_t* tile, int block, int g, int t
     for (int i = 0; i < 2; ++i) {
         const int row = g + 8 * i;
         const uint8_t* codes = tile + at.codes + 4 * row;
-        lane.words[i][0] = load_stream_word(codes + kScaleLine * first_word<C>(t));
-        if constexpr (kHasSecondWord<C>) lane.words[i][1] = load_stream_word(codes + kScaleLine * second_word<C>(t));
+        for (int w = 0; w < words_of_eight(C); ++w)
+            lane.words[i][w] = load_stream_word(codes + kScaleLine * word_of_eight<C>(t, w));
         lane.scales[i] = load_scales<C>(tile, at, row);
     }
     return lane;
 }
 
 // A tile's block, decoded: what the tensor cores take, and the scales of rows g and g + 8.
+template <Codec C>
 struct TileWeights {
     uint32_t a[4];
-    BlockScales scales[2];
+    Scales<C> scales[2];
 };
 
 template <Codec C>
-static inline TileWeights decode_lane(const TileLane<C>& lane, int t) {
-    TileWeights weights;
+static inline TileWeights<C> decode_lane(const TileLane<C>& lane, int t) {
+    TileWeights<C> weights;
     UNROLL
     for (int i = 0; i < 2; ++i) {
-        const Eight eight = decode_eight<C>(lane.words[i][0], lane.words[i][kHasSecondWord<C> ? 1 : 0], t);
+        const Eight eight = decode_eight<C>(lane.words[i], t);
         weights.a[i] = eight.low;
         weights.a[2 + i] = eight.high;
         weights.scales[i] = decode_scales<C>(lane.scales[i]);
@@ -95,32 +96,52 @@ static inline float exact_sum(int32_t bits) {
     return float_of(static_cast<uint32_t>(bits)) - kRoundMagic;
 }
 
+// Sums of the high and of the low bytes of q, from `start`; of a codec with two scales a block those of one half.
+template <Codec C>
+static inline void multiply_bytes(const TileWeights<C>& weights, const TokenLane& x, int t, int half, int start,
+                                  int32_t (&high)[4], int32_t (&low)[4]) {
+    const bool mine = kHalves<C> == 1 || t / 2 == half;
+    const uint32_t hi[2] = {mine ? x.hi[0] : 0, mine ? x.hi[1] : 0};
+    const uint32_t lo[2] = {mine ? x.lo[0] : 0, mine ? x.lo[1] : 0};
+    UNROLL
+    for (int i = 0; i < 4; ++i) high[i] = low[i] = start;
+    mma_s8_twice(high, low, weights.a, hi, lo);
+}
+
 // acc += a tile's block times eight tokens', acc[2 i + c] being row g + 8 i and token 2t + c.
 template <Codec C>
-static inline void add_products(const TileWeights& weights, const TokenLane& x, int t, float (&acc)[4]) {
-    constexpr int magic = static_cast<int>(kRoundMagicBits);
-    UNROLL
-    for (int half = 0; half < kHalves<C>; ++half) {
-        const bool mine = kHalves<C> == 1 || t / 2 == half;
-        const uint32_t hi[2] = {mine ? x.hi[0] : 0, mine ? x.hi[1] : 0};
-        const uint32_t lo[2] = {mine ? x.lo[0] : 0, mine ? x.lo[1] : 0};
-        int32_t high[4] = {magic, magic, magic, magic};
-        int32_t low[4] = {magic, magic, magic, magic};
-        mma_s8_twice(high, low, weights.a, hi, lo);
+static inline void add_products(const TileWeights<C>& weights, const TokenLane& x, int t, float (&acc)[4]) {
+    int32_t high[4], low[4];
+    if constexpr (has_integer_scales(C)) {
+        int32_t products[4][2];
         UNROLL
-        for (int i = 0; i < 4; ++i) {
-            const BlockScales& scales = weights.scales[i / 2];
-            const BlockSums& sums = x.sums[i % 2];
-            float rest = exact_sum(low[i]);
-            if constexpr (kHasZeroSum<C>) rest = rest + static_cast<float>(zero_sum<C>(sums, half));
-            if constexpr (has_zero_point(C)) rest = fma(-static_cast<float>(scales.zero), sums.sum, rest);
-            const float sum = fma(exact_sum(high[i]), 256.0f, rest);
-            acc[i] = fma((half == 0 ? scales.first : scales.second) * sums.scale, sum, acc[i]);
+        for (int half = 0; half < 2; ++half) {
+            multiply_bytes(weights, x, t, half, 0, high, low);
+            UNROLL
+            for (int i = 0; i < 4; ++i)
+                products[i][half] = 256 * high[i] + low[i] + zero_sum<C>(x.sums[i % 2], half);
         }
-    }
-    if constexpr (has_minimum(C)) {
         UNROLL
-        for (int i = 0; i < 4; ++i) acc[i] = add_minima<C>(weights.scales[i / 2], x.sums[i % 2], acc[i]);
+        for (int i = 0; i < 4; ++i) acc[i] = add_halves<C>(weights.scales[i / 2], products[i], x.sums[i % 2], acc[i]);
+    } else {
+        UNROLL
+        for (int half = 0; half < kHalves<C>; ++half) {
+            multiply_bytes(weights, x, t, half, static_cast<int>(kRoundMagicBits), high, low);
+            UNROLL
+            for (int i = 0; i < 4; ++i) {
+                const BlockScales& scales = weights.scales[i / 2];
+                const BlockSums& sums = x.sums[i % 2];
+                float rest = exact_sum(low[i]);
+                if constexpr (kHasZeroSum<C>) rest = rest + static_cast<float>(zero_sum<C>(sums, half));
+                if constexpr (has_zero_point(C)) rest = fma(-static_cast<float>(scales.zero), sums.sum, rest);
+                const float sum = fma(exact_sum(high[i]), 256.0f, rest);
+                acc[i] = fma((half == 0 ? scales.first : scales.second) * sums.scale, sum, acc[i]);
+            }
+        }
+        if constexpr (has_minimum(C)) {
+            UNROLL
+            for (int i = 0; i < 4; ++i) acc[i] = add_minimum(weights.scales[i / 2], x.sums[i % 2], acc[i]);
+        }
     }
 }
 
@@ -143,7 +164,7 @@ static inline void multiply_integer_tiles(const uint8_t* first_tile, int tiles, 
     float acc[kTilesOfBlock][kSubgroups][4] = {};
     const int end = segment_begin(segment + 1, cols / kBlock);
     for (int block = segment_begin(segment, cols / kBlock); block < end; ++block) {
-        TileWeights weights[kTilesOfBlock];
+        TileWeights<C> weights[kTilesOfBlock];
         UNROLL
         for (int m = 0; m < kTilesOfBlock; ++m) {
             const uint8_t* tile = first_tile + (m < tiles ? m : 0) * tile_stride;

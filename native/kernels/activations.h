@@ -18,7 +18,7 @@ struct QuantBlock {
     int32_t minus_12_sums;    // -12 * sum: Z of mxfp4
     int32_t minus_12_first;   // the same of q[0..16): Z of nvfp4
     int32_t minus_12_second;  // and of q[16..32)
-    int32_t minus_32_first;   // -32 times the sum of q[0..16): Z of q6_k, and eight times that of q3_k
+    int32_t minus_32_first;   // -32 times the sum of q[0..16): Z of q6_k
     int32_t minus_32_second;
     int8_t hi[kBlock];
     int8_t lo[kBlock];
@@ -36,9 +36,34 @@ static inline void set_sums(QuantBlock& block, int32_t first, int32_t second) {
     block.minus_32_second = -32 * second;
 }
 
-// The sum of q[0..16) or of q[16..32), exact: 32 times it stays below 2^24.
-static inline float half_sum(const QuantBlock& block, int half) {
-    return static_cast<float>(half == 0 ? block.minus_32_first : block.minus_32_second) * -0.03125f;
+// The sum of q[0..16) or of q[16..32).
+static inline int32_t half_sum(const QuantBlock& block, int half) {
+    return (half == 0 ? block.minus_32_first : block.minus_32_second) / -32;
+}
+
+// The same sums by bytes of q, for vector tables that multiply them as 16-bit values: of the first half and the second.
+struct HalfSums {
+    int16_t minus_4_hi[2];  // -4 * sum of hi: Z of q3_k
+    int16_t minus_4_lo[2];  // -4 * sum of lo
+    int16_t hi_16[2];       // the sum of q is 16 times this,
+    int16_t lo[2];          // and this
+};
+
+static inline HalfSums half_sums(const QuantBlock& block) {
+    HalfSums sums;
+    for (int half = 0; half < 2; ++half) {
+        int hi = 0;
+        int lo = 0;
+        for (int k = 16 * half; k < 16 * half + 16; ++k) {
+            hi += block.hi[k];
+            lo += block.lo[k];
+        }
+        sums.minus_4_hi[half] = static_cast<int16_t>(-4 * hi);
+        sums.minus_4_lo[half] = static_cast<int16_t>(-4 * lo);
+        sums.hi_16[half] = static_cast<int16_t>(16 * hi);
+        sums.lo[half] = static_cast<int16_t>(lo);
+    }
+    return sums;
 }
 
 // Segment boundaries of a row of `blocks` blocks: segment s is [segment_begin(s), segment_begin(s + 1)).

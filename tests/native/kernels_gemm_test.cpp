@@ -92,10 +92,14 @@ void compare_with_twin(Random& random, Codec codec) {
 }
 
 // The contract of docs/numerics.md for one row and one token, from raw weights. `mutation` spoils one detail.
-enum class Mutation { none, no_fma, swapped_segments, one_segment, wrong_rounding, swapped_terms };
+enum class Mutation { none, no_fma, swapped_segments, one_segment, wrong_rounding, swapped_terms, float_scales };
 
 bool has_half_terms(Codec codec) {
     return codec == Codec::q2_k || codec == Codec::q3_k || codec == Codec::q6_k || codec == Codec::nvfp4;
+}
+
+bool has_integer_terms(Codec codec) {
+    return codec == Codec::q2_k || codec == Codec::q3_k;
 }
 
 bool has_minimum_terms(Codec codec) {
@@ -105,7 +109,9 @@ bool has_minimum_terms(Codec codec) {
 
 bool applies(Mutation mutation, Codec codec) {
     if (mutation == Mutation::wrong_rounding) return is_integer(codec);
-    if (mutation == Mutation::swapped_terms) return has_half_terms(codec) || has_minimum_terms(codec);
+    if (mutation == Mutation::swapped_terms)
+        return has_minimum_terms(codec) || (has_half_terms(codec) && !has_integer_terms(codec));
+    if (mutation == Mutation::float_scales) return has_integer_terms(codec);
     return true;
 }
 
@@ -132,6 +138,24 @@ Rounded rounded(const float* x, Mutation mutation) {
     return out;
 }
 
+float contract_halves(const HalfTerms& terms, const int (&products)[2], const int (&sums)[2], float x_scale, float acc,
+                      Mutation mutation) {
+    const auto together = [](const int (&factors)[2], const int (&values)[2]) {
+        return static_cast<float>(factors[0] * values[0] + factors[1] * values[1]);
+    };
+    const float product = together(terms.scale, products);
+    const float minimum = together(terms.minimum, sums);
+    const bool swapped = mutation == Mutation::swapped_terms;
+    float total = swapped ? add_product(terms.d, product, -(terms.dmin * minimum), mutation)
+                          : add_product(-terms.dmin, minimum, terms.d * product, mutation);
+    if (mutation == Mutation::float_scales) {
+        const auto scaled = [&](int half) { return terms.d * static_cast<float>(terms.scale[half]); };
+        total = std::fma(scaled(1), static_cast<float>(products[1]), scaled(0) * static_cast<float>(products[0])) -
+                terms.dmin * minimum;
+    }
+    return add_product(total, x_scale, acc, mutation);
+}
+
 float contract_block(const RawMatrix& m, int row, int b, const Rounded& x, float acc, Mutation mutation) {
     int products[2] = {};
     int sums[2] = {};
@@ -139,6 +163,8 @@ float contract_block(const RawMatrix& m, int row, int b, const Rounded& x, float
         products[k / 16] += x.q[k] * static_cast<int>(raw_weight(m, row, b * kBlock + k).number);
         sums[k / 16] += x.q[k];
     }
+    if (has_integer_terms(m.codec()))
+        return contract_halves(half_terms(m, row, b), products, sums, x.scale, acc, mutation);
     const Weight first = raw_weight(m, row, b * kBlock);
     const Weight second = raw_weight(m, row, b * kBlock + 16);
     struct Term {
@@ -148,8 +174,6 @@ float contract_block(const RawMatrix& m, int row, int b, const Rounded& x, float
     std::vector<Term> terms;
     if (has_half_terms(m.codec())) {
         terms = {{first.scale, products[0]}, {second.scale, products[1]}};
-        if (has_minimum_terms(m.codec()))
-            terms.insert(terms.end(), {{first.minimum, sums[0]}, {second.minimum, sums[1]}});
     } else {
         terms = {{first.scale, products[0] + products[1]}};
         if (has_minimum_terms(m.codec())) terms.push_back({first.minimum, sums[0] + sums[1]});
@@ -266,7 +290,7 @@ FREETOKEN_TEST(the_scalar_twin_follows_the_contract) {
 FREETOKEN_TEST(a_change_of_the_contract_is_noticed) {
     for (const CodecInfo& info : kCodecs)
         for (const Mutation mutation : {Mutation::no_fma, Mutation::swapped_segments, Mutation::one_segment,
-                                        Mutation::wrong_rounding, Mutation::swapped_terms}) {
+                                        Mutation::wrong_rounding, Mutation::swapped_terms, Mutation::float_scales}) {
             if (!applies(mutation, info.codec)) continue;
             CHECK(differing_rows(info.codec, mutation, 200) > 0, "%s, mutation %d passes for the contract",
                   codec_name(info.codec).data(), static_cast<int>(mutation));

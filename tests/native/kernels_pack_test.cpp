@@ -130,9 +130,16 @@ private:
         const int j = k / 8;
         const int p = k % 8 / 4;
         const int i = k % 4;
-        if (m_.codec() == Codec::q2_k || m_.codec() == Codec::q3_k) {
-            lines[j / 2 * 64 + r * 4 + i] |= uint8_t((code & 3) << 2 * (2 * (j % 2) + p));
-            if (m_.codec() == Codec::q3_k) lines[2 * 64 + r * 4 + i] |= uint8_t((code >> 2) << (2 * j + p));
+        if (m_.codec() == Codec::q2_k) {
+            lines[j / 2 * 64 + r * 4 + i] |= uint8_t(code << 2 * (2 * (j % 2) + p));
+            return;
+        }
+        if (m_.codec() == Codec::q3_k) {
+            const int bits = code << 3 * p;
+            if (j < 3) lines[j * 64 + r * 4 + i] |= uint8_t(bits);
+            if (j == 3)
+                for (int line = 0; line < 3; ++line)
+                    lines[line * 64 + r * 4 + i] |= uint8_t((bits >> 2 * line & 3) << 6);
             return;
         }
         lines[j * 64 + r * 4 + i] |= uint8_t((code & 15) << 4 * p);

@@ -279,6 +279,23 @@ inline Weight raw_weight(const RawMatrix& m, int row, int k) {
     return {};
 }
 
+// What q2_k and q3_k have for the halves of block `b` of 32: a weight is (d * scale) * number - dmin * minimum.
+struct HalfTerms {
+    float d;
+    float dmin;
+    int scale[2];
+    int minimum[2];
+};
+
+inline HalfTerms half_terms(const RawMatrix& m, int row, int b) {
+    const uint8_t* p = m.block(row, 32 * b);
+    const auto half = [&](int offset) { return half_value(load<uint16_t>(p + offset)); };
+    const int i = b % 8 * 2;
+    if (m.form == Form::q3_k)
+        return {half(108), 0.0f, {signed_six_bits(p + 96, i), signed_six_bits(p + 96, i + 1)}, {}};
+    return {half(80), half(82), {p[i] & 15, p[i + 1] & 15}, {p[i] >> 4, p[i + 1] >> 4}};
+}
+
 // What the sum of a row is multiplied with in the end.
 inline float raw_factor(const RawMatrix& m, int row) {
     switch (m.codec()) {

@@ -167,23 +167,34 @@ def _six_bits(packed: Bytes) -> Bytes:
 
 
 @dataclass(frozen=True)
+class Integers:
+    """Integer scales and minima of halves [rows, blocks, 2] under `d` and `d_min` [rows, blocks]."""
+
+    d: Floats
+    d_min: Floats
+    scales: NDArray[np.int64]
+    minima: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Terms:
     """Weights as the products take them: `(scale * number + minimum) * post`.
 
     `numbers` [rows, cols]; `scales` [rows, blocks, 1 or 2], two where the halves of a block have their own; `minimum`
-    of the same shape or None; `post` [rows].
+    of the same shape or None; `post` [rows]. `integers` are what the products take in place of scales and minima.
     """
 
     numbers: NDArray[np.float64]
     scales: Floats
     minimum: Floats | None
     post: Floats
+    integers: Integers | None = None
 
 
 def terms(blocks: Blocks) -> Terms:
     """The numbers behind codes and scales. nvfp4, fp8, mxfp8: scale or number is 2^-8 of itself, fp4 codes doubled."""
     codec, rows = blocks.codec, len(blocks.codes)
-    numbers, minimum, post = blocks.codes.astype(np.float64), None, blocks.factors
+    numbers, minimum, post, integers = blocks.codes.astype(np.float64), None, blocks.factors, None
     if codec in ("mxfp4", "mxfp8"):
         scales = np.ldexp(np.float32(1), blocks.own.astype(np.int32) - 127).astype(np.float32)
     elif codec == "nvfp4":
@@ -194,10 +205,12 @@ def terms(blocks: Blocks) -> Terms:
     elif codec in ("q4_k", "q5_k"):
         halves = np.repeat(_halves(blocks.shared), 8, 1) * blocks.own.astype(np.float32)
         scales, minimum = halves[..., :1], -halves[..., 1:]
-    elif codec == "q2_k":
-        pairs = np.repeat(_halves(blocks.shared), 8, 1)
-        scales, minimum = pairs[..., :1] * (blocks.own & 15), -pairs[..., 1:] * (blocks.own >> 4)
-    elif codec in ("q3_k", "q6_k"):
+    elif codec in ("q2_k", "q3_k"):
+        integers = _integers(blocks)
+        scales = integers.d[..., None] * integers.scales.astype(np.float32)
+        if codec == "q2_k":
+            minimum = -integers.d_min[..., None] * integers.minima.astype(np.float32)
+    elif codec == "q6_k":
         scales = np.repeat(_halves(blocks.shared), 8, 1) * blocks.own.view(np.int8).astype(np.float32)
     elif codec == "int4_128z":
         count = blocks.codes.shape[1] // BLOCK
@@ -221,7 +234,17 @@ def terms(blocks: Blocks) -> Terms:
         post = np.full(rows, 0.5, np.float32)
     if codec in EIGHT_BIT_FLOATS:
         post = np.full(rows, 256, np.float32)
-    return Terms(numbers, scales, minimum, post)
+    return Terms(numbers, scales, minimum, post, integers)
+
+
+def _integers(blocks: Blocks) -> Integers:
+    units = np.repeat(_halves(blocks.shared), 8, 1)
+    if blocks.codec == "q3_k":
+        scales = blocks.own.view(np.int8).astype(np.int64)
+        return Integers(units[..., 0], np.zeros_like(units[..., 0]), scales, np.zeros_like(scales))
+    return Integers(
+        units[..., 0], units[..., 1], (blocks.own & 15).astype(np.int64), (blocks.own >> 4).astype(np.int64)
+    )
 
 
 def values(blocks: Blocks) -> Floats:

@@ -101,9 +101,10 @@ def _write_codes(codec: str, codes: Bytes) -> Bytes:
         return runs.transpose(1, 3, 0, 2).reshape(-1)
     if codec == "q8_0":
         return codes.reshape(TILE, 8, 4).swapaxes(0, 1).reshape(-1)
-    if codec in ("q2_k", "q3_k"):
-        lines = [_write_pairs(codes & 3)]
-        return np.concatenate([*lines, _write_bits(codes >> 2)] if codec == "q3_k" else lines)
+    if codec == "q2_k":
+        return _write_pairs(codes)
+    if codec == "q3_k":
+        return _write_thirds(codes)
     runs = codes.reshape(TILE, 4, 2, 4)  # row, line, low or high nibble, byte
     low = runs & 15
     lines = [(low[:, :, 0] | low[:, :, 1] << 4).swapaxes(0, 1).reshape(-1)]
@@ -124,6 +125,14 @@ def _write_pairs(codes: Bytes) -> Bytes:
     """Two bits a code to two lines."""
     parts = codes.reshape(TILE, 2, 4, 4) << np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     return np.bitwise_or.reduce(parts, 2).swapaxes(0, 1).reshape(-1)
+
+
+def _write_thirds(codes: Bytes) -> Bytes:
+    """Three bits a code to three lines: two codes a byte, and two bits of the last two codes."""
+    fours = codes.reshape(TILE, 8, 4)
+    twos = fours[:, ::2] | fours[:, 1::2] << 3
+    lines = [twos[:, line] | (twos[:, 3] >> 2 * line & 3) << 6 for line in range(3)]
+    return np.concatenate([line.reshape(-1) for line in lines])
 
 
 # --- reading
@@ -185,9 +194,10 @@ def _read_codes(codec: str, stream: _Stream, width: int) -> Bytes:
         return runs.transpose(2, 0, 3, 1).reshape(TILE, -1)[:, :width]
     if codec == "q8_0":
         return stream.take(8 * LINE).reshape(8, TILE, 4).swapaxes(0, 1).reshape(TILE, BLOCK)
-    if codec in ("q2_k", "q3_k"):
-        codes = _read_pairs(stream)
-        return (codes | _read_bits(stream) << 2 if codec == "q3_k" else codes).reshape(TILE, BLOCK)
+    if codec == "q2_k":
+        return _read_pairs(stream).reshape(TILE, BLOCK)
+    if codec == "q3_k":
+        return _read_thirds(stream).reshape(TILE, BLOCK)
     dwords = stream.take(4 * LINE).reshape(4, TILE, 4)
     codes = np.stack([dwords & 15, dwords >> 4], 2).transpose(1, 0, 2, 3).reshape(TILE, 8, 4)
     if codec in ("q5_1", "q5_k"):
@@ -206,3 +216,10 @@ def _read_pairs(stream: _Stream) -> Bytes:
     """Two bits a code, [16, 8, 4], out of two lines."""
     lines = stream.take(2 * LINE).reshape(2, TILE, 1, 4).swapaxes(0, 1)
     return (lines >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3).reshape(TILE, 8, 4)
+
+
+def _read_thirds(stream: _Stream) -> Bytes:
+    """Three bits a code, [16, 8, 4], out of three lines."""
+    lines = stream.take(3 * LINE).reshape(3, TILE, 4)
+    last = lines[0] >> 6 | lines[1] >> 6 << 2 | lines[2] >> 6 << 4
+    return np.stack([code & 7 for two in (*lines, last) for code in (two, two >> 3)], 1)

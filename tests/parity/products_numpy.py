@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks_numpy import BLOCK, CODINGS, EIGHT_BIT_FLOATS, FLOATS, Blocks, Bytes, Floats, Terms, plain_values, terms
+from .blocks_numpy import (
+    BLOCK,
+    CODINGS,
+    EIGHT_BIT_FLOATS,
+    FLOATS,
+    Blocks,
+    Bytes,
+    Floats,
+    Integers,
+    Terms,
+    plain_values,
+    terms,
+)
 
 Doubles = NDArray[np.float64]
 
@@ -65,18 +77,35 @@ def _integer_sum(found: Terms, x: Floats) -> Floats:
         acc = segments[segment]
         for block in range(segment * blocks // 4, (segment + 1) * blocks // 4):
             sx = scales[:, block, None]
-            for part, (w, y) in enumerate(
-                zip(np.split(numbers[:, block], parts, 1), np.split(q[:, block], parts, 1), strict=True)
-            ):
-                exact = y @ w.T
-                assert np.abs(exact).max(initial=0) < 2**31, "a block's sum leaves int32"
-                acc = fma(found.scales[:, block, part] * sx, exact.astype(np.float32), acc)
+            of_q = np.split(q[:, block], parts, 1)
+            products = [y @ w.T for y, w in zip(of_q, np.split(numbers[:, block], parts, 1), strict=True)]
+            sums = [y.sum(1, keepdims=True) for y in of_q]
+            if found.integers is not None:
+                acc = fma(_put_together(found.integers, block, products, sums), sx, acc)
+                continue
+            for part, exact in enumerate(products):
+                acc = fma(found.scales[:, block, part] * sx, _in_int32(exact), acc)
             if found.minimum is not None:
-                for part, y in enumerate(np.split(q[:, block], parts, 1)):
-                    total = y.sum(1, keepdims=True).astype(np.float32)
-                    acc = fma(found.minimum[:, block, part] * sx, total, acc)
+                for part, total in enumerate(sums):
+                    acc = fma(found.minimum[:, block, part] * sx, _in_int32(total), acc)
         segments[segment] = acc
     return (segments[0] + segments[1]) + (segments[2] + segments[3])
+
+
+def _put_together(
+    integers: Integers, block: int, products: list[NDArray[np.int64]], sums: list[NDArray[np.int64]]
+) -> Floats:
+    """A block of rows under integer scales, before the activations' scale: [tokens, rows]."""
+    product = sum(integers.scales[:, block, half] * exact for half, exact in enumerate(products))
+    minimum = sum(integers.minima[:, block, half] * total for half, total in enumerate(sums))
+    scaled = integers.d[:, block] * _in_int32(np.asarray(product))
+    return fma(-integers.d_min[:, block], _in_int32(np.asarray(minimum)), scaled)
+
+
+def _in_int32(exact: NDArray[np.int64]) -> Floats:
+    """An integer sum as f32."""
+    assert np.abs(exact).max(initial=0) < 2**31, "a block's sum leaves int32"
+    return exact.astype(np.float32)
 
 
 def _scaled_sum(found: Terms, block: int, x: Floats) -> Floats:

@@ -203,8 +203,8 @@ def test_a_model_of_another_version_says_so_wherever_it_is_opened(tmp_path: Path
     store = Store(tmp_path / "store")
     run(source, store.destination("m"))
     manifest = store.destination("m") / "ftw.json"
-    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 7'))
-    said = r"ftw\.json is of FTW version 7; this release reads version 1"
+    manifest.write_text(manifest.read_text().replace('"version": 2', '"version": 7'))
+    said = r"ftw\.json is of FTW version 7; this release reads version 2"
     for use in (open_model, lambda folder: verify(folder, silent)):
         with pytest.raises(UnsupportedError, match=said) as caught:
             use(store.destination("m"))

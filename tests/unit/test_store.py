@@ -63,7 +63,7 @@ def models(tmp_path: Path) -> Store:
     (root / ".downloads" / "fetching" / "files" / "a.safetensors").write_bytes(bytes(40_000))
     shutil.copytree(GOLDEN, root / "future")
     manifest = (root / "future" / "ftw.json").read_text()
-    (root / "future" / "ftw.json").write_text(manifest.replace('"version": 1', '"version": 2'))
+    (root / "future" / "ftw.json").write_text(manifest.replace('"version": 2', '"version": 3'))
     (root / "notes.txt").write_text("not a model")
     return Store(root)
 
@@ -87,7 +87,7 @@ def test_entries_are_ready_unfinished_or_broken(models: Store) -> None:
         "later": store.PARTIAL,
         "qwen3-30b": store.READY,
     }
-    assert "FTW version 2; this release reads version 1" in entries["future"].problem
+    assert "FTW version 3; this release reads version 2" in entries["future"].problem
     assert entries["fetching"].size >= 40_000
     assert re.search(r"Not complete, [\d.]+ KiB fetched so far: .* freetoken rm fetching", entries["fetching"].problem)
     assert "freetoken rm later" in entries["later"].problem

@@ -27,7 +27,7 @@ from engine.files.writing import write_all
 if TYPE_CHECKING:  # a listing of the store comes by here and should not wait for numpy
     from engine.files.source_file import Bytes
 
-JOURNAL_VERSION = 3  # the first line tells how the source is read
+JOURNAL_VERSION = 4  # the first line tells how the source is read
 PARTIAL_SUFFIX = ".partial"
 _BEGINNING = b'{"journal": '  # of every journal, whatever its version
 _FORCED = "forced"  # said of a conversion in its first line, and no part of what it is

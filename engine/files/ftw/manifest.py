@@ -14,7 +14,7 @@ from engine.files.codecs import CODECS, align
 MANIFEST_NAME = "ftw.json"
 DENSE_NAME = "dense.safetensors"
 FORMAT = "ftw"
-VERSION = 1
+VERSION = 2
 RECORD_ALIGNMENT = 4096
 FIELD_ALIGNMENT = 64
 DENSE_ALIGNMENT = 4096

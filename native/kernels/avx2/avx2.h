@@ -11,8 +11,9 @@ namespace freetoken::avx2 {
 struct PairedBlock {
     QuantBlock block;
     int16_t pairs[kBlock];
+    HalfSums halves;
 };
-static_assert(sizeof(PairedBlock) == 160);
+static_assert(sizeof(PairedBlock) == 176);
 
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy);

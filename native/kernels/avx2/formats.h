@@ -10,6 +10,10 @@
 //   factor(group, scales, half)  the scales of sixteen rows
 //   minimum(group, scales, half)  what is multiplied with sum(q) and added
 //   zero(group, scales)          the zero points of sixteen rows
+// and where kIntegerScales, in place of the last four:
+//   high_start(x, half), low_start(x, half)  where the sums of high and of low bytes start: -Z * their sums, one word
+//   factors(scales, half)        the integer scales of sixteen rows, as words
+//   minima(scales, x)            where kMinimum: of both halves the minimum times sum(q), added up
 #pragma once
 
 #include "core/codec.h"
@@ -27,6 +31,7 @@ struct NibbleFormat {
     static constexpr int kLargestCode = 15;
     static constexpr bool kMinimum = false;
     static constexpr bool kZeros = false;
+    static constexpr bool kIntegerScales = false;
 
     struct Group {};
     static void open_group(const uint8_t*, Group&) {}
@@ -45,12 +50,6 @@ struct FiveBits {
         const Line fifth_bit = and_bytes(move_bits(load_line(p + 256), 4 - (2 * line + part)), 0x10);
         return either(nibbles(load_line(p + 64 * line), part), fifth_bit);
     }
-};
-
-// Codes of two bits, four to a byte.
-struct BitPairs {
-    const uint8_t* p;
-    Line operator()(int line, int part) const { return and_bytes(move_bits(load_line(p + 64 * line), -2 * part), 3); }
 };
 
 // Codes that are ids of a table of sixteen bytes.
@@ -181,10 +180,10 @@ struct Q4K : NibbleFormat {
         group = {lower_halves(line), -upper_halves(line)};
     }
     static Rows factor(const Group& group, const uint8_t* scales, int) {
-        return group.d * floats(bytes_of_pairs<0, 0>(scales));
+        return group.d * floats(spread_pairs<0, kNone, kNone, kNone>(scales));
     }
     static Rows minimum(const Group& group, const uint8_t* scales, int) {
-        return group.minus_dmin * floats(bytes_of_pairs<1, 0>(scales));
+        return group.minus_dmin * floats(spread_pairs<1, kNone, kNone, kNone>(scales));
     }
 };
 
@@ -195,23 +194,10 @@ struct Q5K : Q4K {
     using Codes = FiveBits;
 };
 
-// Two signed scales a row and block under a binary16 of the group, which takes the 2^-24 of scales read as top bytes.
-struct SignedHalfScales : NibbleFormat {
-    static constexpr int kHalves = 2;
-    struct Group {
-        Rows d;
-    };
-    static void open_group(const uint8_t* header, Group& group) {
-        group = {lower_halves(load_line(header)) * broadcast(0x1p-24f)};
-    }
-    static Rows factor(const Group& group, const uint8_t* scales, int half) {
-        return group.d * floats(half == 0 ? bytes_of_pairs<0, 3>(scales) : bytes_of_pairs<1, 3>(scales));
-    }
-};
-
-struct Q6K : SignedHalfScales {
+struct Q6K : NibbleFormat {
     static constexpr Codec kCodec = Codec::q6_k;
     static constexpr int kUpperLines = 2;
+    static constexpr int kHalves = 2;
     static constexpr int kLargestCode = 63;
     struct Codes {
         const uint8_t* p;
@@ -224,50 +210,91 @@ struct Q6K : SignedHalfScales {
     static __m256i correction(const QuantBlock& x, int half) {
         return broadcast32(half == 0 ? &x.minus_32_first : &x.minus_32_second);
     }
+
+    // Two signed scales a row and block under a binary16 of the group, which takes the 2^-24 of scales read as top
+    // bytes.
+    struct Group {
+        Rows d;
+    };
+    static void open_group(const uint8_t* header, Group& group) {
+        group = {lower_halves(load_line(header)) * broadcast(0x1p-24f)};
+    }
+    static Rows factor(const Group& group, const uint8_t* scales, int half) {
+        const Line top = half == 0 ? spread_pairs<kNone, kNone, kNone, 0>(scales)
+                                   : spread_pairs<kNone, kNone, kNone, 1>(scales);
+        return group.d * floats(top);
+    }
 };
 
-// Codes of two bits under two bytes a row and block, each of a scale and a minimum.
-struct Q2K : NibbleFormat {
-    static constexpr Codec kCodec = Codec::q2_k;
+struct IntegerScaleFormat : NibbleFormat {
     static constexpr int kLines = 2;
     static constexpr int kParts = 4;
     static constexpr int kHalves = 2;
-    static constexpr int kLargestCode = 3;
-    static constexpr bool kMinimum = true;
-    using Codes = BitPairs;
-    using Group = Q4K::Group;
-    static void open_group(const uint8_t* header, Group& group) { Q4K::open_group(header, group); }
-    static Rows factor(const Group& group, const uint8_t* scales, int half) {
-        return group.d * floats(and_bytes(pair_bytes(scales, half), 15));
-    }
-    static Rows minimum(const Group& group, const uint8_t* scales, int half) {
-        const Line bytes = pair_bytes(scales, half);
-        return group.minus_dmin * floats({_mm256_srli_epi32(bytes.lo, 4), _mm256_srli_epi32(bytes.hi, 4)});
-    }
+    static constexpr bool kIntegerScales = true;
 
-private:
-    static Line pair_bytes(const uint8_t* scales, int half) {
-        return half == 0 ? bytes_of_pairs<0, 0>(scales) : bytes_of_pairs<1, 0>(scales);
+    // A byte of the half in the upper byte of each of a row's words.
+    static Line upper_bytes(const uint8_t* scales, int half) {
+        return half == 0 ? spread_pairs<kNone, 0, kNone, 0>(scales) : spread_pairs<kNone, 1, kNone, 1>(scales);
     }
 };
 
-// The same codes with third bits in a further line.
-struct Q3K : SignedHalfScales {
+// Codes of two bits, four to a byte, under two bytes a row and block with a scale and a minimum each.
+struct Q2K : IntegerScaleFormat {
+    static constexpr Codec kCodec = Codec::q2_k;
+    static constexpr int kLargestCode = 3;
+    static constexpr bool kMinimum = true;
+    struct Codes {
+        const uint8_t* p;
+        Line operator()(int line, int part) const {
+            return and_bytes(move_bits(load_line(p + 64 * line), -2 * part), 3);
+        }
+    };
+    using Group = Q4K::Group;
+    static void open_group(const uint8_t* header, Group& group) { Q4K::open_group(header, group); }
+    static __m256i high_start(const HalfSums&, int) { return _mm256_setzero_si256(); }
+    static __m256i low_start(const HalfSums&, int) { return _mm256_setzero_si256(); }
+    static WordFactors factors(const uint8_t* scales, int half) {
+        const Line upper = and_bytes(upper_bytes(scales, half), 15);
+        return {upper, move_bits(upper, -8)};
+    }
+    static Line minima(const uint8_t* scales, const HalfSums& x) {
+        const Line bytes = spread_pairs<0, kNone, 1, kNone>(scales);
+        return add_pairs(both(_mm256_setzero_si256()), and_bytes(bytes, 0xF0), both(broadcast32(x.hi_16)),
+                         move_bits(bytes, -4), both(broadcast32(x.lo)));
+    }
+};
+
+// Codes of three bits, two to a byte; the two upper bits of three bytes are the last two codes.
+struct Q3K : IntegerScaleFormat {
     static constexpr Codec kCodec = Codec::q3_k;
-    static constexpr int kLines = 2;
-    static constexpr int kParts = 4;
     static constexpr int kUpperLines = 1;
     static constexpr int kLargestCode = 7;
     struct Codes {
         const uint8_t* p;
         Line operator()(int line, int part) const {
-            const Line third_bit = and_bytes(move_bits(load_line(p + 64 * kLines), 2 - (kParts * line + part)), 4);
-            return either(BitPairs{p}(line, part), third_bit);
+            const int code = kParts * line + part;
+            const Line bits = code < 6 ? load_line(p + code / 2 * 64) : last_bits();
+            return and_bytes(move_bits(bits, code % 2 * -3), 7);
+        }
+        Line last_bits() const {
+            const Line first = and_bytes(move_bits(load_line(p), -6), 0x03);
+            const Line second = and_bytes(move_bits(load_line(p + 64), -4), 0x0C);
+            return either(either(first, second), and_bytes(move_bits(load_line(p + 128), -2), 0x30));
         }
     };
-    static __m256i correction(const QuantBlock& x, int half) {
-        return _mm256_srai_epi32(broadcast32(half == 0 ? &x.minus_32_first : &x.minus_32_second), 3);
+    struct Group {
+        Rows d;
+    };
+    static void open_group(const uint8_t* header, Group& group) { group = {lower_halves(load_line(header))}; }
+    static __m256i high_start(const HalfSums& x, int half) { return lower_word(x.minus_4_hi + half); }
+    static __m256i low_start(const HalfSums& x, int half) { return lower_word(x.minus_4_lo + half); }
+    static WordFactors factors(const uint8_t* scales, int half) {
+        const Line upper = upper_bytes(scales, half);
+        return {upper, {_mm256_srai_epi16(upper.lo, 8), _mm256_srai_epi16(upper.hi, 8)}};
     }
+
+private:
+    static __m256i lower_word(const int16_t* p) { return _mm256_set1_epi32(static_cast<uint16_t>(*p)); }
 };
 
 }  // namespace

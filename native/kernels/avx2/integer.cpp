@@ -6,12 +6,6 @@
 namespace freetoken::avx2 {
 namespace {
 
-// Keeps the compiler from adding up in a tree, for which there are not registers enough.
-__m256i in_order(__m256i sum) {
-    asm("" : "+x"(sum));
-    return sum;
-}
-
 // Adds products of codes and bytes of q, in 16 bits.
 Line add_products(Line sum, Line codes, __m256i q) {
     const auto add = [&](__m256i sum, __m256i codes) {
@@ -26,15 +20,6 @@ Line add_products(Line sum, const Line (&codes)[2], __m256i q0, __m256i q1) {
         return in_order(_mm256_add_epi16(sum, both));
     };
     return {add(sum.lo, codes[0].lo, codes[1].lo), add(sum.hi, codes[0].hi, codes[1].hi)};
-}
-
-// Adds pairs of words of a, each times a factor, and those of b.
-Line add_pairs(Line sum, Line a, __m256i a_factors, Line b, __m256i b_factors) {
-    const auto add = [&](__m256i sum, __m256i a, __m256i b) {
-        const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(a, a_factors), _mm256_madd_epi16(b, b_factors));
-        return in_order(_mm256_add_epi32(sum, both));
-    };
-    return {add(sum.lo, a.lo, b.lo), add(sum.hi, a.hi, b.hi)};
 }
 
 // Lines of codes whose products with bytes of q 16 bits can sum: each adds two products of a code with at most 128 for
@@ -54,14 +39,22 @@ template <int N>
 
 // The sums of one half by vpmaddubsw: unsigned codes times signed bytes of q, high and low apart.
 template <class Format, int T>
-[[gnu::always_inline]] inline void sum_bytes(const typename Format::Codes& codes, int begin,
+[[gnu::always_inline]] inline void sum_bytes(const typename Format::Codes& codes, int half, const WordFactors& factors,
                                              const PairedBlock* const (&x)[T], Line (&sum)[T]) {
     constexpr int kLines = Format::kLines / Format::kHalves;
     constexpr int kStep = lines_per_sum<Format>();
     static_assert(kLines % kStep == 0 && Format::kParts % 2 == 0);
+    static_assert(!Format::kIntegerScales || kLines == kStep);  // sums start once
 #pragma GCC unroll 4
-    for (int step = begin; step < begin + kLines; step += kStep) {
+    for (int step = half * kLines; step < (half + 1) * kLines; step += kStep) {
         Line high[T] = {}, low[T] = {};
+        if constexpr (Format::kIntegerScales) {
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t) {
+                high[t] = both(Format::high_start(x[t]->halves, half));
+                low[t] = both(Format::low_start(x[t]->halves, half));
+            }
+        }
 #pragma GCC unroll 4
         for (int line = step; line < step + kStep; ++line) {
 #pragma GCC unroll 2
@@ -87,27 +80,41 @@ template <class Format, int T>
         }
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t)
-            sum[t] = add_pairs(sum[t], high[t], _mm256_set1_epi16(256), low[t], _mm256_set1_epi16(1));
+            sum[t] = add_pairs(sum[t], high[t], factors.high, low[t], factors.low);
     }
 }
 
 // The same by vpmaddwd: codes and whole values of q, 16 bits both, the even bytes of codes and the odd ones apart.
+// Integer scales multiply the codes, which all tokens share.
 template <class Format, int T>
-[[gnu::always_inline]] inline void sum_words(const typename Format::Codes& codes, int begin,
+[[gnu::always_inline]] inline void sum_words(const typename Format::Codes& codes, int half, const WordFactors& factors,
                                              const PairedBlock* const (&x)[T], Line (&sum)[T]) {
-    static_assert(int64_t{Format::kLargestCode} * kQuantMax * kBlock < INT32_MAX / 2);  // the rest is for -Z * sum(q)
+    constexpr int kLines = Format::kLines / Format::kHalves;
+    constexpr int kLargest = Format::kLargestCode * (Format::kIntegerScales ? 32 : 1);
+    static_assert(int64_t{kLargest} * kQuantMax * kBlock < INT32_MAX / 2);  // the rest is for -Z * sum(q)
+    const auto times = [&](Line a) -> Line {
+        if constexpr (!Format::kIntegerScales) return a;
+        return {_mm256_mullo_epi16(a.lo, factors.low.lo), _mm256_mullo_epi16(a.hi, factors.low.hi)};
+    };
+    if constexpr (Format::kIntegerScales) {
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t)
+            sum[t] = add_pairs(sum[t], both(Format::high_start(x[t]->halves, half)), factors.high,
+                               both(Format::low_start(x[t]->halves, half)), factors.low);
+    }
     const __m256i low_byte = _mm256_set1_epi16(0xFF);
 #pragma GCC unroll 8
-    for (int line = begin; line < begin + Format::kLines / Format::kHalves; ++line) {
-#pragma GCC unroll 2
+    for (int line = half * kLines; line < (half + 1) * kLines; ++line) {
+#pragma GCC unroll 4
         for (int part = 0; part < Format::kParts; ++part) {
             const Line c = codes(line, part);
-            const Line even = {_mm256_and_si256(c.lo, low_byte), _mm256_and_si256(c.hi, low_byte)};
-            const Line odd = {_mm256_srli_epi16(c.lo, 8), _mm256_srli_epi16(c.hi, 8)};
+            const Line even = times({_mm256_and_si256(c.lo, low_byte), _mm256_and_si256(c.hi, low_byte)});
+            const Line odd = times({_mm256_srli_epi16(c.lo, 8), _mm256_srli_epi16(c.hi, 8)});
             const int k = 4 * (line * Format::kParts + part);
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t)
-                sum[t] = add_pairs(sum[t], even, broadcast32(x[t]->pairs + k), odd, broadcast32(x[t]->pairs + k + 2));
+                sum[t] = add_pairs(sum[t], even, both(broadcast32(x[t]->pairs + k)), odd,
+                                   both(broadcast32(x[t]->pairs + k + 2)));
         }
     }
 }
@@ -119,24 +126,28 @@ struct IntegerKernel {
     static constexpr CodecInfo kInfo = codec_info(kCodec);
     static constexpr int kBlockLines = Format::kLines + Format::kUpperLines;
 
+    // sum + the products of a half's codes and q, times factors.
+    template <int T>
+    [[gnu::always_inline]] static inline void add_half(const uint8_t* codes, int half, const WordFactors& factors,
+                                                       const PairedBlock* const (&x)[T], Line (&sum)[T]) {
+        // Where 16 bits hold a single line, bytes save little, and nothing once several tokens share the words.
+        if constexpr (lines_per_sum<Format>() > (T > 2 ? 1 : 0))
+            sum_bytes<Format>({codes}, half, factors, x, sum);
+        else
+            sum_words<Format>({codes}, half, factors, x, sum);
+    }
+
     template <int T>
     [[gnu::always_inline]] static inline void multiply_block(const typename Format::Group& group, const uint8_t* scales,
                                                              const uint8_t* codes, const PairedBlock* const (&x)[T],
                                                              Rows (&acc)[T]) {
+        const WordFactors factors = {both(_mm256_set1_epi16(256)), both(_mm256_set1_epi16(1))};
 #pragma GCC unroll 2
         for (int half = 0; half < Format::kHalves; ++half) {
-            const int begin = half * (Format::kLines / Format::kHalves);
             Line sum[T];
 #pragma GCC unroll 4
-            for (int t = 0; t < T; ++t) {
-                const __m256i start = Format::correction(x[t]->block, half);
-                sum[t] = {start, start};
-            }
-            // Where 16 bits hold a single line, bytes save little, and nothing once several tokens share the words.
-            if constexpr (lines_per_sum<Format>() > (T > 2 ? 1 : 0))
-                sum_bytes<Format>({codes}, begin, x, sum);
-            else
-                sum_words<Format>({codes}, begin, x, sum);
+            for (int t = 0; t < T; ++t) sum[t] = both(Format::correction(x[t]->block, half));
+            add_half(codes, half, factors, x, sum);
             const Rows factor = Format::factor(group, scales, half);
 #pragma GCC unroll 4
             for (int t = 0; t < T; ++t) {
@@ -148,15 +159,26 @@ struct IntegerKernel {
             }
         }
         if constexpr (Format::kMinimum) {
-#pragma GCC unroll 2
-            for (int half = 0; half < Format::kHalves; ++half) {
-                const Rows minimum = Format::minimum(group, scales, half);
+            const Rows minimum = Format::minimum(group, scales, 0);
 #pragma GCC unroll 4
-                for (int t = 0; t < T; ++t) {
-                    const float sum = Format::kHalves == 1 ? x[t]->block.sum : half_sum(x[t]->block, half);
-                    acc[t] = fma(minimum * broadcast(x[t]->block.scale), broadcast(sum), acc[t]);
-                }
-            }
+            for (int t = 0; t < T; ++t)
+                acc[t] = fma(minimum * broadcast(x[t]->block.scale), broadcast(x[t]->block.sum), acc[t]);
+        }
+    }
+
+    template <int T>
+    [[gnu::always_inline]] static inline void multiply_halves(const typename Format::Group& group,
+                                                              const uint8_t* scales, const uint8_t* codes,
+                                                              const PairedBlock* const (&x)[T], Rows (&acc)[T]) {
+        Line sum[T] = {};
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) add_half(codes, half, Format::factors(scales, half), x, sum);
+#pragma GCC unroll 4
+        for (int t = 0; t < T; ++t) {
+            Rows total = group.d * floats(sum[t]);
+            if constexpr (Format::kMinimum)
+                total = fma(group.minus_dmin, floats(Format::minima(scales, x[t]->halves)), total);
+            acc[t] = fma(total, broadcast(x[t]->block.scale), acc[t]);
         }
     }
 
@@ -174,7 +196,10 @@ struct IntegerKernel {
                 const PairedBlock* x[T];
 #pragma GCC unroll 4
                 for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const PairedBlock*>(job.x[t]) + b;
-                multiply_block<T>(group, scales, codes, x, acc);
+                if constexpr (Format::kIntegerScales)
+                    multiply_halves<T>(group, scales, codes, x, acc);
+                else
+                    multiply_block<T>(group, scales, codes, x, acc);
             },
             [&](int segment) {
 #pragma GCC unroll 4

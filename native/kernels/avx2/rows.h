@@ -69,12 +69,41 @@ static inline Line widened_bytes(const uint8_t* p) {
     return {_mm256_cvtepu8_epi32(eight(p)), _mm256_cvtepu8_epi32(eight(p + 8))};
 }
 
-// Of sixteen pairs of bytes the first (0) or the second (1) of each, as byte `position` of a dword.
-template <int kByte, int kPosition>
-static inline Line bytes_of_pairs(const uint8_t* p) {
+static inline Line both(__m256i half) {
+    return {half, half};
+}
+
+// Keeps the compiler from adding up in a tree, for which there are not registers enough.
+static inline __m256i in_order(__m256i sum) {
+    asm("" : "+x"(sum));
+    return sum;
+}
+
+// Adds pairs of words of a, each times a factor, and those of b.
+static inline Line add_pairs(Line sum, Line a, Line a_factors, Line b, Line b_factors) {
+    const auto add = [](__m256i sum, __m256i a, __m256i a_factors, __m256i b, __m256i b_factors) {
+        const __m256i both = _mm256_add_epi32(_mm256_madd_epi16(a, a_factors), _mm256_madd_epi16(b, b_factors));
+        return in_order(_mm256_add_epi32(sum, both));
+    };
+    return {add(sum.lo, a.lo, a_factors.lo, b.lo, b_factors.lo), add(sum.hi, a.hi, a_factors.hi, b.hi, b_factors.hi)};
+}
+
+// What the words of sums of high and of low bytes are multiplied with.
+struct WordFactors {
+    Line high, low;
+};
+
+// Sixteen pairs of bytes as sixteen dwords: for each byte of a dword the first (0) or the second (1) of its pair, or
+// zero (kNone).
+inline constexpr int kNone = -1;
+template <int k0, int k1, int k2, int k3>
+static inline Line spread_pairs(const uint8_t* p) {
     constexpr auto at = [](int row) {
-        return static_cast<int>((0x80808080u & ~(0xFFu << 8 * kPosition)) | (2u * static_cast<unsigned>(row) + kByte)
-                                                                                << 8 * kPosition);
+        uint32_t order = 0;
+        const int bytes[4] = {k0, k1, k2, k3};
+        for (int i = 0; i < 4; ++i)
+            order |= static_cast<uint32_t>(bytes[i] == kNone ? 0x80 : 2 * row + bytes[i]) << 8 * i;
+        return static_cast<int>(order);
     };
     const __m256i order = _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
     const auto spread = [&](__m128i pairs) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(pairs), order); };

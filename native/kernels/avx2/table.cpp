@@ -67,6 +67,7 @@ void quantise_block(const float* x, PairedBlock* out) {
     const auto lo = [](__m256i w) { return _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8); };
     store256(out->block.hi, bytes_of(hi(words[0]), hi(words[1])));
     store256(out->block.lo, bytes_of(lo(words[0]), lo(words[1])));
+    out->halves = half_sums(out->block);
     const __m256i swap =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
     for (int i = 0; i < 2; ++i) store256(out->pairs + 16 * i, _mm256_shuffle_epi8(words[i], swap));

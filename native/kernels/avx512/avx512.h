@@ -1,9 +1,17 @@
 // The parts of the AVX-512 table.
 #pragma once
 
+#include "kernels/activations.h"
 #include "kernels/kernels.h"
 
 namespace freetoken::avx512 {
+
+// A block of an activation row for integer codecs.
+struct SummedBlock {
+    QuantBlock block;
+    HalfSums halves;
+};
+static_assert(sizeof(SummedBlock) == 112);
 
 // An activation row for scaled floats: the plain row, then 2^112 times the same, then, in a line of its own, whether
 // all of these are finite (a dword, 0 or 1). scaled.cpp says what for.

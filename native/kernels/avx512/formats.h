@@ -4,11 +4,15 @@
 //   kHalves                      2 where each sixteen weights have a scale of their own, else 1
 //   kMinimum, kZeros             whether there is a minimum, or a stored zero point
 //   open_group(header)           what the blocks of a group share
-//   codes(lines, line, part)     codes as unsigned bytes: dword r holds those of four k of row r
+//   codes(group, lines, line, part)  codes as unsigned bytes: dword r holds those of four k of row r
 //   correction(x, half)          where the sum of low bytes starts: -Z * sum(q)
 //   factor(group, scales, half)  the scales of sixteen rows
 //   minimum(group, scales, half) where kMinimum: what is multiplied with sum(q) and added
 //   zero(group, scales)          where kZeros: the zero points of sixteen rows
+// and where kIntegerScales, in place of the last four:
+//   high_start(x, half), low_start(x, half)  where the sums of high and of low bytes start, as words: -Z * their sums
+//   scales(scales)               the integer scales of a row's two halves, as words
+//   minima(scales, x)            where kMinimum: of both halves the minimum times sum(q), added up
 #pragma once
 
 #include "core/codec.h"
@@ -39,12 +43,33 @@ static inline __m512i move_bits(__m512i v, int distance) {
                         : _mm512_srli_epi16(v, static_cast<unsigned>(-distance));
 }
 
+// Of every byte the bits `mask` of the first, the others of the second.
+static inline __m512i either(__m512i first, __m512i second, int mask) {
+    return _mm512_ternarylogic_epi32(first, second, _mm512_set1_epi8(static_cast<char>(mask)), 0xE4);
+}
+
+// A table for vpermb, which looks at the six lower bits of a byte: of them those from `kFrom` on, as many as `kMask`
+// has. Held in a register.
+template <int kFrom, int kMask>
+static inline __m512i bits_of_six() {
+    struct Table {
+        alignas(64) uint8_t of[64];
+        constexpr Table() : of() {
+            for (int bits = 0; bits < 64; ++bits) of[bits] = static_cast<uint8_t>(bits >> kFrom & kMask);
+        }
+    };
+    static constexpr Table table;
+    __m512i entries = load_line(table.of);
+    asm volatile("" : "+v"(entries));
+    return entries;
+}
+
 // Low nibbles under upper bits: of every byte the bits `mask` of `bits`, moved to bit 4 and up. A mask holds the bits
 // of two parts four apart: when one of them is in place, the other lies among bits 0..3, of this byte or the next,
 // which are taken from `low`.
 static inline __m512i under_bits(__m512i low, __m512i bits, int mask, int distance) {
     const __m512i upper = move_bits(_mm512_and_si512(bits, _mm512_set1_epi8(static_cast<char>(mask))), distance);
-    return _mm512_ternarylogic_epi32(low, upper, _mm512_set1_epi8(15), 0xE4);  // 15 ? low : upper
+    return either(low, upper, 15);
 }
 
 // Nibbles with fifth bits in a further line.
@@ -77,6 +102,23 @@ private:
     __m512i lines_[N];
 };
 
+// The same of two or three lines. No array, which gcc 12 would keep in memory too: such kernels have no load to spare.
+template <int N>
+class FewLinesInOrder {
+public:
+    explicit FewLinesInOrder(const uint8_t* p)
+        : first_(load(p)), second_(load(p + 64)), third_(N > 2 ? load(p + 128) : second_) {}
+    __m512i operator[](int i) const { return i == 0 ? first_ : i == 1 ? second_ : third_; }
+
+private:
+    static __m512i load(const uint8_t* p) {
+        __m512i line = load_line(p);
+        asm volatile("" : "+v"(line));
+        return line;
+    }
+    const __m512i first_, second_, third_;
+};
+
 struct NibbleFormat {
     static constexpr int kLines = 4;
     static constexpr int kParts = 2;
@@ -84,12 +126,13 @@ struct NibbleFormat {
     static constexpr int kHalves = 1;
     static constexpr bool kMinimum = false;
     static constexpr bool kZeros = false;
+    static constexpr bool kIntegerScales = false;
 
     struct Group {};
     static Group open_group(const uint8_t*) { return {}; }
 
     template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int part) {
+    static __m512i codes(const auto&, const Lines& lines, int line, int part) {
         return _mm512_and_si512(nibble_down(lines[line], part), _mm512_set1_epi8(15));
     }
     static __m512i correction(const QuantBlock*, int) { return _mm512_setzero_si512(); }
@@ -100,7 +143,7 @@ struct NibbleFormat {
 template <class Table>
 struct TableFormat : NibbleFormat {
     template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int part) {
+    static __m512i codes(const auto&, const Lines& lines, int line, int part) {
         return _mm512_permutexvar_epi8(nibble_down(lines[line], part), _mm512_broadcast_i32x4(Table::entries()));
     }
 };
@@ -134,7 +177,7 @@ struct Q51 : Q41 {
     static constexpr Codec kCodec = Codec::q5_1;
     static constexpr int kUpperLines = 1;
     template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int part) {
+    static __m512i codes(const auto&, const Lines& lines, int line, int part) {
         return five_bits(lines, line, part);
     }
 };
@@ -144,7 +187,7 @@ struct Q80 : NibbleFormat {
     static constexpr int kLines = 8;
     static constexpr int kParts = 1;
     template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int) {
+    static __m512i codes(const auto&, const Lines& lines, int line, int) {
         return lines[line];
     }
     static __m512i correction(const QuantBlock* x, int) { return _mm512_slli_epi32(broadcast32(&x->minus_8_sums), 4); }
@@ -228,14 +271,25 @@ struct Q5K : Q4K {
     static constexpr Codec kCodec = Codec::q5_k;
     static constexpr int kUpperLines = 1;
     template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int part) {
+    static __m512i codes(const auto&, const Lines& lines, int line, int part) {
         return five_bits(lines, line, part);
     }
 };
 
-// Sixteen pairs of signed scales under a binary16 of the group.
-struct SignedHalfScales : NibbleFormat {
+struct Q6K : NibbleFormat {
+    static constexpr Codec kCodec = Codec::q6_k;
+    static constexpr int kUpperLines = 2;
     static constexpr int kHalves = 2;
+    template <class Lines>
+    static __m512i codes(const auto&, const Lines& lines, int line, int part) {
+        const int bit = 2 * (2 * (line % 2) + part);
+        return under_bits(nibble_down(lines[line], part), lines[kLines + line / 2], 0x33 << bit % 4, 4 - bit);
+    }
+    static __m512i correction(const QuantBlock* x, int half) {
+        return broadcast32(half == 0 ? &x->minus_32_first : &x->minus_32_second);
+    }
+
+    // Sixteen pairs of signed scales under a binary16 of the group.
     struct Group {
         __m512 d;
     };
@@ -248,63 +302,69 @@ struct SignedHalfScales : NibbleFormat {
     }
 };
 
-struct Q6K : SignedHalfScales {
-    static constexpr Codec kCodec = Codec::q6_k;
-    static constexpr int kUpperLines = 2;
-    template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int part) {
-        const int bit = 2 * (2 * (line % 2) + part);
-        return under_bits(nibble_down(lines[line], part), lines[kLines + line / 2], 0x33 << bit % 4, 4 - bit);
-    }
-    static __m512i correction(const QuantBlock* x, int half) {
-        return broadcast32(half == 0 ? &x->minus_32_first : &x->minus_32_second);
-    }
-};
-
-// Codes of two bits, four to a byte, under sixteen bytes of a scale and a minimum a half.
-struct Q2K : NibbleFormat {
-    static constexpr Codec kCodec = Codec::q2_k;
+struct IntegerScaleFormat : NibbleFormat {
     static constexpr int kLines = 2;
     static constexpr int kParts = 4;
     static constexpr int kHalves = 2;
+    static constexpr bool kIntegerScales = true;
+};
+
+// Codes of two bits, four to a byte, under sixteen pairs of bytes with a scale and a minimum each.
+struct Q2K : IntegerScaleFormat {
+    static constexpr Codec kCodec = Codec::q2_k;
     static constexpr bool kMinimum = true;
-    using Group = Q4K::Group;
-    static Group open_group(const uint8_t* header) { return Q4K::open_group(header); }
+    struct Group {
+        __m512 d, minus_dmin;
+        __m512i part_1, part_2;
+    };
+    static Group open_group(const uint8_t* header) {
+        const auto [d, minus_dmin] = Q4K::open_group(header);
+        return {d, minus_dmin, bits_of_six<2, 3>(), bits_of_six<4, 3>()};
+    }
     template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int part) {
+    static __m512i codes(const Group& group, const Lines& lines, int line, int part) {
+        if (part == 1) return _mm512_permutexvar_epi8(lines[line], group.part_1);
+        if (part == 2) return _mm512_permutexvar_epi8(lines[line], group.part_2);
         return _mm512_and_si512(move_bits(lines[line], -2 * part), _mm512_set1_epi8(3));
     }
-    static __m512 factor(const Group& group, const uint8_t* scales, int half) {
-        return _mm512_mul_ps(group.d, nibble(scales, 2 * half));
-    }
-    static __m512 minimum(const Group& group, const uint8_t* scales, int half) {
-        return _mm512_mul_ps(group.minus_dmin, nibble(scales, 2 * half + 1));
+    static __m512i high_start(const HalfSums&, int) { return _mm512_setzero_si512(); }
+    static __m512i low_start(const HalfSums&, int) { return _mm512_setzero_si512(); }
+    static __m512i scales(const uint8_t* scales) { return _mm512_and_si512(words(scales), _mm512_set1_epi16(15)); }
+    static __m512i minima(const uint8_t* scales, const HalfSums& x) {
+        const __m512i minimum = _mm512_srli_epi16(words(scales), 4);
+        const __m512i sixteenfold = _mm512_and_si512(words(scales), _mm512_set1_epi16(0xF0));
+        return dot_words(_mm512_madd_epi16(sixteenfold, broadcast32(x.hi_16)), minimum, broadcast32(x.lo));
     }
 
 private:
-    // Of sixteen words the nibble `place` as f32, by a table: an index is the four lowest bits of a dword.
-    static __m512 nibble(const uint8_t* scales, int place) {
-        const __m512i words = _mm512_cvtepu16_epi32(load_half_line(scales));
-        const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        return _mm512_permutexvar_ps(_mm512_srli_epi32(words, static_cast<unsigned>(4 * place)), values);
-    }
+    static __m512i words(const uint8_t* scales) { return _mm512_cvtepu8_epi16(load_half_line(scales)); }
 };
 
-// The same codes with third bits in a further line.
-struct Q3K : SignedHalfScales {
+// Codes of three bits, two to a byte; the two upper bits of three bytes are the last two codes.
+struct Q3K : IntegerScaleFormat {
     static constexpr Codec kCodec = Codec::q3_k;
-    static constexpr int kLines = 2;
-    static constexpr int kParts = 4;
     static constexpr int kUpperLines = 1;
+    struct Group {
+        __m512 d;
+        __m512i upper_codes;
+    };
+    static Group open_group(const uint8_t* header) { return {Q6K::open_group(header).d, bits_of_six<3, 7>()}; }
     template <class Lines>
-    static __m512i codes(const Lines& lines, int line, int part) {
-        const __m512i low = move_bits(lines[line], -2 * part);
-        const __m512i third = move_bits(lines[kLines], 2 - (kParts * line + part));
-        const __m512i both = _mm512_ternarylogic_epi32(low, third, _mm512_set1_epi8(3), 0xE4);  // 3 ? low : third
-        return _mm512_and_si512(both, _mm512_set1_epi8(7));
+    static __m512i codes(const Group& group, const Lines& lines, int line, int part) {
+        const int code = kParts * line + part;
+        const __m512i bits = code < 6 ? lines[code / 2] : last_bits(lines);
+        if (code % 2 == 1) return _mm512_permutexvar_epi8(bits, group.upper_codes);
+        return _mm512_and_si512(bits, _mm512_set1_epi8(7));
     }
-    static __m512i correction(const QuantBlock* x, int half) {
-        return _mm512_srai_epi32(broadcast32(half == 0 ? &x->minus_32_first : &x->minus_32_second), 3);
+    static __m512i high_start(const HalfSums& x, int half) { return broadcast32(x.minus_4_hi + half); }
+    static __m512i low_start(const HalfSums& x, int half) { return broadcast32(x.minus_4_lo + half); }
+    static __m512i scales(const uint8_t* scales) { return _mm512_cvtepi8_epi16(load_half_line(scales)); }
+
+private:
+    template <class Lines>
+    static __m512i last_bits(const Lines& lines) {
+        const __m512i two = either(move_bits(lines[0], -6), move_bits(lines[1], -4), 3);
+        return either(two, move_bits(lines[2], -2), 15);
     }
 };
 

@@ -35,6 +35,16 @@ static inline __m512i dot_bytes(__m512i sum, __m512i codes, const int8_t* q) {
     return sum;
 }
 
+// sum + the products of two words and two, in every dword.
+static inline __m512i dot_words(__m512i sum, __m512i a, __m512i b) {
+    return _mm512_dpwssd_epi32(sum, a, b);
+}
+
+// The lower words of two dwords side by side.
+static inline __m512i word_pairs(__m512i first, __m512i second) {
+    return _mm512_mask_mov_epi16(_mm512_slli_epi32(second, 16), 0x55555555u, first);
+}
+
 static inline __m512 canonical(__m512 x) {
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_castsi512_ps(

@@ -12,11 +12,12 @@ namespace {
 
 size_t activation_bytes(ActivationForm form, int cols) {
     const size_t n = static_cast<size_t>(cols);
-    if (form == ActivationForm::q16) return round_up_64((n + kBlock - 1) / kBlock * sizeof(QuantBlock));
+    if (form == ActivationForm::q16) return round_up_64((n + kBlock - 1) / kBlock * sizeof(SummedBlock));
     return form == ActivationForm::scaled ? scaled_row_bytes(cols) : plain_row_bytes(cols);
 }
 
-void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
+void quantise_block(__m512 first, __m512 second, SummedBlock* summed) {
+    QuantBlock* out = &summed->block;
     const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
     // As integers, magnitudes order finite < Inf < NaN.
     const uint32_t largest_bits =
@@ -25,7 +26,7 @@ void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
     const float largest = float_of(largest_bits);
     const bool finite = largest_bits < 0x7F800000u;
     if (!finite || largest < kTinyBlock) {
-        std::memset(out, 0, sizeof *out);
+        std::memset(summed, 0, sizeof *summed);
         if (!finite) out->scale = float_of(kCanonicalNan);
         return;
     }
@@ -42,6 +43,7 @@ void quantise_block(__m512 first, __m512 second, QuantBlock* out) {
                      _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q1, half), 8)));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lo), _mm512_cvtepi32_epi8(q0));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lo + 16), _mm512_cvtepi32_epi8(q1));
+    summed->halves = half_sums(*out);
 }
 
 void pack_plain(const float* x, int cols, uint8_t* out) {
@@ -66,12 +68,12 @@ void pack_scaled(const float* x, int cols, uint8_t* out) {
 void pack_activations(ActivationForm form, const float* x, int cols, uint8_t* out) {
     if (form == ActivationForm::f32) return pack_plain(x, cols, out);
     if (form == ActivationForm::scaled) return pack_scaled(x, cols, out);
-    for (int k = 0; k < cols; k += kBlock, out += sizeof(QuantBlock)) {
+    for (int k = 0; k < cols; k += kBlock, out += sizeof(SummedBlock)) {
         const int n = cols - k < kBlock ? cols - k : kBlock;
         const __mmask16 first = lane_mask(n < 16 ? n : 16);
         const __mmask16 second = lane_mask(n < 16 ? 0 : n - 16);
         quantise_block(_mm512_maskz_loadu_ps(first, x + k), _mm512_maskz_loadu_ps(second, x + k + 16),
-                       reinterpret_cast<QuantBlock*>(out));
+                       reinterpret_cast<SummedBlock*>(out));
     }
 }
 

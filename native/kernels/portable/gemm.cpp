@@ -31,55 +31,61 @@ struct Block {
     int16_t weight[kBlock][kTileRows];
     float first[kTileRows];  // of weights 0..15, or of all
     float second[kTileRows];
-    float first_minimum[kTileRows];
-    float second_minimum[kTileRows];
+    float minimum[kTileRows];
+    IntegerScales scales[kTileRows];  // in place of those above where has_integer_scales
 };
 
 template <Codec C>
 void decode_block(const BlockPlace& at, Block& out) {
-    int zero[kTileRows];
+    int zero[kTileRows] = {};
     for (int row = 0; row < kTileRows; ++row) {
-        const BlockScales scales = read_scales<C>(at.header, at.place, row);
-        out.first[row] = scales.first;
-        out.second[row] = scales.second;
-        out.first_minimum[row] = scales.first_minimum;
-        out.second_minimum[row] = scales.second_minimum;
-        zero[row] = scales.zero;
+        if constexpr (has_integer_scales(C)) {
+            out.scales[row] = read_integer_scales<C>(at.header, at.place, row);
+        } else {
+            const BlockScales scales = read_scales<C>(at.header, at.place, row);
+            out.first[row] = scales.first;
+            out.second[row] = scales.second;
+            out.minimum[row] = scales.first_minimum;
+            zero[row] = scales.zero;
+        }
     }
     for (int k = 0; k < kBlock; ++k)
         for (int row = 0; row < kTileRows; ++row)
             out.weight[k][row] = static_cast<int16_t>(read_weight<C>(at.codes, row, k) - zero[row]);
 }
 
-// acc += scale * sum(q w) over weights [begin, end).
-void add_products(const Block& block, const QuantBlock& x, int begin, int end, const Lanes& scale, Lanes& acc) {
-    int32_t sum[kTileRows] = {};
+// Of each row sum(q w) over weights [begin, end).
+void sum_products(const Block& block, const QuantBlock& x, int begin, int end, int32_t (&sum)[kTileRows]) {
     for (int k = begin; k < end; ++k) {
         const int16_t q = static_cast<int16_t>(256 * x.hi[k] + x.lo[k]);
         for (int row = 0; row < kTileRows; ++row) sum[row] += block.weight[k][row] * q;
     }
+}
+
+// acc += scale * sum(q w) over weights [begin, end).
+void add_products(const Block& block, const QuantBlock& x, int begin, int end, const Lanes& scale, Lanes& acc) {
+    int32_t sum[kTileRows] = {};
+    sum_products(block, x, begin, end, sum);
     for (int row = 0; row < kTileRows; ++row)
         acc[row] = fma(scale[row] * x.scale, static_cast<float>(sum[row]), acc[row]);
 }
 
-// acc += minimum * sum(q).
-void add_minimum(const float (&minimum)[kTileRows], float scale, float sum, Lanes& acc) {
-    for (int row = 0; row < kTileRows; ++row) acc[row] = fma(minimum[row] * scale, sum, acc[row]);
-}
-
 template <Codec C>
 void add_block(const Block& block, const QuantBlock& x, Lanes& acc) {
-    if constexpr (has_half_scales(C)) {
+    if constexpr (has_integer_scales(C)) {
+        int32_t products[2][kTileRows] = {};
+        for (int half = 0; half < 2; ++half)
+            sum_products(block, x, half * kBlock / 2, (half + 1) * kBlock / 2, products[half]);
+        for (int row = 0; row < kTileRows; ++row)
+            acc[row] = add_halves<C>(block.scales[row], {products[0][row], products[1][row]},
+                                     {half_sum(x, 0), half_sum(x, 1)}, x.scale, acc[row]);
+    } else if constexpr (has_half_scales(C)) {
         add_products(block, x, 0, kBlock / 2, block.first, acc);
         add_products(block, x, kBlock / 2, kBlock, block.second, acc);
     } else {
         add_products(block, x, 0, kBlock, block.first, acc);
-    }
-    if constexpr (has_minimum(C) && has_half_scales(C)) {
-        add_minimum(block.first_minimum, x.scale, half_sum(x, 0), acc);
-        add_minimum(block.second_minimum, x.scale, half_sum(x, 1), acc);
-    } else if constexpr (has_minimum(C)) {
-        add_minimum(block.first_minimum, x.scale, x.sum, acc);
+        if constexpr (has_minimum(C))
+            for (int row = 0; row < kTileRows; ++row) acc[row] = fma(block.minimum[row] * x.scale, x.sum, acc[row]);
     }
 }
 
