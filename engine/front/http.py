@@ -79,7 +79,10 @@ def _limits(scope: Scope) -> Limits:
 
 def control_error(error: FreetokenError) -> tuple[int, dict[str, Any]]:
     """Status and body of an error on the control interface, which names our own types."""
-    statuses = ((UsageError, 400), (NotFoundError, 404), (BusyError, 409), (DoesNotFitError, 507))
+    statuses = (
+        *((UsageError, 400), (NotFoundError, 404), (BusyError, 409), (DoesNotFitError, 507)),
+        *((TooLargeError, 413), (TooSlowError, 408), (EncodedError, 415)),  # kinds of UsageError
+    )
     status, kind = 500, "FreetokenError"
     for cls in type(error).__mro__:  # a subclass of ours counts as the public type that it is
         if cls.__module__ == FreetokenError.__module__:

@@ -117,6 +117,13 @@ def test_a_body_that_does_not_end_is_408_in_the_interfaces_own_words(hasty: Runn
             assert everything(client) == b"", "and it is not waited for after that"
 
 
+def test_control_tells_late_and_long_bodies_by_their_status_too(hasty: RunningFront) -> None:
+    for length, status in ((2, 408), (MOST + 1, 413)):
+        with closing(over_the_private_socket(hasty)) as client:
+            client.sendall(head("/control/stats", length))
+            assert answer(client)[0] == status
+
+
 def test_a_body_that_trickles_is_408(hasty: RunningFront) -> None:
     began = time.monotonic()
     with closing(connect(hasty)) as client:
