@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -134,14 +134,17 @@ class ResponsesDialect(OpenAIDialect):
 
     end = b""
 
+    def __init__(self, failed: Callable[[Json], Json]) -> None:
+        """`failed` makes the last event of a response out of why it failed."""
+        self._failed = failed
+
     def frame(self, event: Mapping[str, Any]) -> bytes:
         name = f"event: {event.get('type', 'error')}\n".encode()
         return name + super().frame(event)
 
     def error(self, error: FreetokenError) -> Json:
         told = super().error(error)["error"]
-        failure = {"code": told["code"] or told["type"], "message": told["message"]}
-        return {"type": "response.failed", "response": {"object": "response", "status": "failed", "error": failure}}
+        return self._failed({"code": told["code"] or told["type"], "message": told["message"]})
 
 
 class OllamaDialect:
@@ -163,8 +166,7 @@ class OllamaDialect:
         return {"error": message}
 
 
-OPENAI, RESPONSES = OpenAIDialect(), ResponsesDialect()
-ANTHROPIC, OLLAMA = AnthropicDialect(), OllamaDialect()
+OPENAI, ANTHROPIC, OLLAMA = OpenAIDialect(), AnthropicDialect(), OllamaDialect()
 
 
 def dialect_of(path: str) -> Dialect:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -203,3 +204,20 @@ def test_tools_that_are_not_allowed_are_left_out(front: RunningFront) -> None:
     ]
     allowed, alone, both = (usage.input_tokens for usage in usages if usage is not None)
     assert allowed == alone < both
+
+
+def test_a_failure_in_the_middle_is_the_last_event_of_its_response(own_front: Callable[..., RunningFront]) -> None:
+    front = own_front()
+    with front.openai.responses.create(model="endless", input="x", stream=True) as stream:
+        events = [event for _, event in zip(range(8), stream, strict=False)]
+        front.control("stop", model="endless")
+        events += stream
+    first, last = events[0], events[-1]
+    assert first.type == "response.created"
+    assert last.type == "response.failed"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert (last.response.id, last.response.status) == (first.response.id, "failed")
+    assert last.response.error is not None
+    assert "unloaded" in last.response.error.message
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert last.response.output_text == "".join(deltas)

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from engine.front.answering import respond
 from engine.front.answers import Job, Reader
-from engine.front.dialects import ANTHROPIC, OLLAMA, OPENAI, RESPONSES, Dialect
+from engine.front.dialects import ANTHROPIC, OLLAMA, OPENAI, Dialect, ResponsesDialect
 from engine.front.http import Events, EventStream
 from engine.front.limits import Limits
 from engine.front.openai_api.requests import read_completion
@@ -158,7 +158,7 @@ async def seldom() -> Events:
     await asyncio.sleep(12)
 
 
-@pytest.mark.parametrize("dialect", [OPENAI, RESPONSES, ANTHROPIC, OLLAMA])
+@pytest.mark.parametrize("dialect", [OPENAI, ResponsesDialect(dict), ANTHROPIC, OLLAMA])
 def test_a_stream_says_something_every_ten_seconds_where_its_dialect_can(dialect: Dialect) -> None:
     loop = FastClock()
     sent: list[tuple[int, bytes]] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.front.answers import Piece, Tally
-from engine.front.dialects import RESPONSES, Dialect, Json
+from engine.front.dialects import Dialect, Json, ResponsesDialect
 from engine.front.tools import call_id
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
@@ -26,9 +26,8 @@ _TOLD = {"function_call": ("name", "arguments"), "custom_tool_call": ("input",)}
 class ResponseShape:
     """One response. `keep` gets it when it is complete."""
 
-    dialect: Dialect = RESPONSES
-
     def __init__(self, model: str, echoed: Mapping[str, Any], id_style: str, keep: Keep) -> None:
+        self.dialect: Dialect = ResponsesDialect(self._failed)
         self.id = f"resp_{secrets.token_hex(24)}"
         self._model = model
         self._echoed = echoed
@@ -72,6 +71,10 @@ class ResponseShape:
         for piece in pieces:
             self.events(piece)
         return {**self._finished(tally), "statistics": tally.statistics()}
+
+    def _failed(self, why: Json) -> Json:
+        response = {**self._response("failed", None), "output": list(self._output), "error": why}
+        return self._event("response.failed", response=response)
 
     def _finished(self, tally: Tally) -> Json:
         response = self._response("incomplete" if self._reason == "length" else "completed", tally)
