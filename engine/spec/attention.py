@@ -126,13 +126,13 @@ class LatentAttention:
             heads=self.heads,
             kv_lora_rank=self.kv_lora_rank,
             nope_dim=self.nope_dim,
-            rope_dim=self.rope_dim,
             v_dim=self.v_dim,
             scale=self.scale,
             norm_eps=self.norm_eps,
             latent_scale=self.latent_scale,
         )
         require(self.q_lora_rank >= 0, f"q_lora_rank must not be negative, not {self.q_lora_rank}")
+        require(self.rope_dim >= 0, f"rope_dim must not be negative, not {self.rope_dim}")
         sets = 1 if self.indexer is None else self.indexer.sets
         require(sets == 1, f"latent attention has one key for all heads, and cannot see {sets} selections")
         if self.rope is not None:

@@ -51,7 +51,8 @@ def latent_attention_tensors(mixer: LatentAttention, hidden: int) -> Iterator[Wa
     else:
         yield Wanted("attn.q", q_width, hidden)
     yield Wanted("attn.kv_a", latent, hidden)
-    yield Wanted("attn.k_rope", mixer.rope_dim, hidden)
+    if mixer.rope_dim:
+        yield Wanted("attn.k_rope", mixer.rope_dim, hidden)
     yield vector("attn.kv_a_norm", latent)
     yield Wanted("attn.k_up", heads * latent, mixer.nope_dim, heads, apart=True)  # W_uk of every head, transposed
     yield Wanted("attn.v_up", heads * mixer.v_dim, latent, heads, apart=True)
@@ -62,7 +63,8 @@ def latent_attention_tensors(mixer: LatentAttention, hidden: int) -> Iterator[Wa
         if mixer.q_lora_rank:
             yield vector("attn.q_a_bias", mixer.q_lora_rank)
         yield vector("attn.kv_a_bias", latent)
-        yield vector("attn.k_rope_bias", mixer.rope_dim)
+        if mixer.rope_dim:
+            yield vector("attn.k_rope_bias", mixer.rope_dim)
         yield vector("attn.o_bias", hidden)
     yield from _indexer_tensors(mixer.indexer, mixer.q_lora_rank or hidden, hidden)
 
@@ -72,6 +74,9 @@ def _indexer_tensors(indexer: Indexer | None, query_source: int, hidden: int) ->
         return
     yield Wanted("index.q", indexer.heads * indexer.head_dim, query_source)
     yield Wanted("index.k", indexer.head_dim, hidden)
+    if indexer.pooled:
+        yield Wanted("index.gate", indexer.head_dim, hidden)
+        yield vector("index.places", indexer.block * indexer.head_dim)
     yield vector("index.k_norm", indexer.head_dim)
     if indexer.norm == "layer":
         yield vector("index.k_norm_bias", indexer.head_dim)

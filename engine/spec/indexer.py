@@ -19,6 +19,9 @@ class Indexer:
     selection; else every head chooses by itself, for a key and value head of attention.
     `norm`: "layer" is a layer norm with biases of the key, "head" a norm by the root mean square of every head of the
     queries and of the key. The first values of heads and keys are rotated.
+
+    With `pooled` a block has one key, once all its tokens are there: the mean of theirs, weighed channel by channel by
+    a softmax of a projection and of places. The block under way is seen besides.
     """
 
     top_k: int
@@ -30,6 +33,7 @@ class Indexer:
     weighted: bool = True
     block: int = 1  # tokens
     local: int = 0  # the last blocks, which are seen in any case
+    pooled: bool = False
     shared: bool = False  # nothing is computed: attention sees what the last indexer before this layer chose
 
     def __post_init__(self) -> None:
@@ -38,6 +42,8 @@ class Indexer:
         )
         require(self.norm in INDEX_NORMS, f"an indexer's norm must be one of {', '.join(INDEX_NORMS)}, not {self.norm}")
         require(0 <= self.local <= self.top_k, f"{self.local} of {self.top_k} blocks cannot be local")
+        alone = self.weighted and self.norm == "layer" and self.block > 1 and not self.local and self.rope is None
+        require(alone or not self.pooled, "pools are of several tokens, in one order, for one selection")
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope rotates {self.rope.dim} of {self.head_dim} values")
 
@@ -45,3 +51,8 @@ class Indexer:
     def sets(self) -> int:
         """Selections of a token."""
         return 1 if self.weighted else self.heads
+
+    @property
+    def numbers(self) -> int:
+        """Blocks that one selection names at most."""
+        return self.top_k + self.pooled

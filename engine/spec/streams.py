@@ -17,12 +17,13 @@ class Streams:
     a mixture of all and a share of what the part made. A projection of all streams gives the weights.
 
     The mixture's rows and columns are brought to a sum of one by `iterations` of Sinkhorn and Knopp; `eps` keeps its
-    divisions from zero.
+    divisions from zero. At the end a projection weighs the streams, or their mean is taken.
     """
 
     count: int
     iterations: int
     eps: float
+    weighed_at_the_end: bool = True
 
     def __post_init__(self) -> None:
         require_positive(streams=self.count, iterations=self.iterations, eps=self.eps)
@@ -43,6 +44,8 @@ def part_tensors(streams: Streams, part: str, hidden: int) -> Iterator[Wanted]:
 
 def head_tensors(streams: Streams, hidden: int) -> Iterator[Wanted]:
     """What collapses the streams at the end."""
+    if not streams.weighed_at_the_end:
+        return
     yield Wanted("head_mix", streams.count, streams.count * hidden)
     yield vector("head_mix_base", streams.count)
     yield vector("head_mix_scale", 1)

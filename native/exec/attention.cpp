@@ -162,10 +162,11 @@ private:
         return {{static_cast<uint32_t>(blocks_)}, cost_ * shape_.kernel.k_dim / 4};
     }
 
-    // How many of a sequence's first tokens see so little that all of it was chosen: they need no selection.
+    // How many of a sequence's first tokens see so little that all of it was chosen: they need no selection. A selection
+    // with a tail names one number less where a token completes the last run.
     int tokens_that_see_all(const Sequence& sequence) const {
         if (chosen_ == nullptr) return sequence.tokens;
-        const int64_t seen = int64_t{shape_.top_k} * shape_.kernel.chosen_run - sequence.position;
+        const int64_t seen = int64_t{shape_.top_k} * shape_.kernel.chosen_run - 1 - sequence.position;
         return static_cast<int>(std::clamp<int64_t>(seen, 0, sequence.tokens));
     }
 
@@ -217,8 +218,8 @@ private:
         const int run = shape_.kernel.chosen_run;
         const int position = span.sequence->position + span.token - span.sequence->begin;
         span.chosen = chosen_->int_row(span.token) + span.head / (shape_.heads / shape_.sets) * shape_.top_k;
-        const bool own = span.chosen[shape_.top_k - 1] == position / run;
-        span.chosen_entries = (shape_.top_k - 1) * run + (own ? position % run + 1 : run);
+        const int last = span.chosen[shape_.top_k - 1];  // -1: there is one number less
+        span.chosen_entries = (shape_.top_k - 1) * run + (last == position / run ? position % run + 1 : last < 0 ? 0 : run);
         span.block_begin = 0;
         span.block_end = (span.chosen_entries + kAttentionBlock - 1) / kAttentionBlock;
     }

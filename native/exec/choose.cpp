@@ -15,6 +15,9 @@ struct Choice {
     int top_k = 0;
     int block = 1;  // entries that one number stands for
     int local = 0;  // blocks that are always chosen: the last, and those before it
+    bool tail = false;  // the entry under way is named behind those that are chosen
+
+    int numbers() const { return top_k + (tail ? 1 : 0); }
 };
 
 // Some consecutive queries of a sequence, which are scored together.
@@ -193,16 +196,19 @@ private:
                     scores + row * kAttentionBlock);
         }
         for (int row = 0; row < span.count * sets; ++row) {
-            int32_t* const out = chosen_.int_row(span.token + row / sets) + row % sets * choice_.top_k;
+            int32_t* const out = chosen_.int_row(span.token + row / sets) + row % sets * choice_.numbers();
             const int all = numbers(visible(span, row / sets));
-            for (int i = 0; i < choice_.top_k; ++i) out[i] = i < all ? i : -1;
+            const int kept = std::min(all, choice_.top_k);
+            for (int i = 0; i < choice_.numbers(); ++i) out[i] = i < kept ? i : -1;
             if (all > choice_.top_k) candidates[static_cast<size_t>(row)].best.numbers(out);
+            if (choice_.tail && (position(span, row / sets) + 1) % layer().every != 0) out[kept] = all;
         }
     }
 
-    int visible(const Queries& span, int query) const {
-        return entries(span.sequence->position + span.token + query - span.sequence->begin);
+    int position(const Queries& span, int query) const {
+        return span.sequence->position + span.token + query - span.sequence->begin;
     }
+    int visible(const Queries& span, int query) const { return entries(position(span, query)); }
 
     // Entries from `first` on, of which the query sees those before `end`.
     void add(Candidates& candidates, int first, int end, const float* scores) const {
@@ -251,6 +257,7 @@ std::unique_ptr<Operation> make_choose(const OpReader& op) {
     choice.top_k = op.integer("top_k");
     choice.block = op.integer("block");
     choice.local = op.integer("local");
+    choice.tail = op.flag("tail");
     IndexShape& kernel = choice.kernel;
     kernel.heads = op.integer("heads");
     kernel.k_dim = op.integer("k_dim");
@@ -260,10 +267,11 @@ std::unique_ptr<Operation> make_choose(const OpReader& op) {
     op.require(layer.kv_heads == 1 && layer.latent() && kernel.k_dim == layer.k_dim, "does not fit its cache");
     op.require(kernel.heads > 0 && choice.top_k > 0 && choice.block > 0, "chooses nothing");
     op.require(choice.local <= choice.top_k, "must choose more than it may");
+    op.require(!choice.tail || (choice.block == 1 && layer.every > 1), "has a tail of single tokens");
     op.width(q, int64_t{kernel.heads} * kernel.k_dim);
     if (k != nullptr) op.width(*k, kernel.k_dim);
     if (weights != nullptr) op.width(*weights, kernel.heads);
-    op.width(chosen, int64_t{kernel.sets()} * choice.top_k);
+    op.width(chosen, int64_t{kernel.sets()} * choice.numbers());
     op.require(chosen.integers, "the chosen numbers are integers");
     for (const Buffer* buffer : {&q, k, weights, &chosen})
         op.require(buffer == nullptr || !buffer->per_row, "works on one row a token");

@@ -34,6 +34,7 @@ class Layer:
         buffers |= {"chosen": Buffer(TOP_K, dtype="i32"), "o": Buffer(HEADS * LATENT)}
         buffers["r"] = Buffer(model.hidden, domain="row")
         index = {"cache": 0, "heads": INDEX_HEADS, "k_dim": INDEX_KEY, "top_k": TOP_K, "block": 1, "local": 0}
+        index |= {"tail": False}
         attend: dict[str, int | float] = {"cache": 1, "heads": HEADS, "kv_heads": 1, "k_dim": KEY, "v_dim": LATENT}
         attend |= {"scale": KEY**-0.5, "window": 0, "chunk": 0, "softcap": 0.0, "sets": 1, "block": 1}
         ops = (

@@ -88,8 +88,14 @@ def program_of(case: Case) -> Program:
     caches = [Cache(case.kv_heads, case.k_dim, case.v_dim, case.window)]
     if case.top_k:
         buffers["chosen"] = Buffer(case.sets * case.top_k, dtype="i32")
-        index = {"heads": case.index_heads, "k_dim": case.index_dim, "top_k": case.top_k, "local": case.local}
-        index |= {"cache": len(caches), "block": case.block}
+        index = {
+            "heads": case.index_heads,
+            "k_dim": case.index_dim,
+            "top_k": case.top_k,
+            "local": case.local,
+            "tail": False,
+        }
+        index |= {"cache": len(caches), "block": case.block, "tail": False}
         ops.append(Op("choose", ("iq", "ik", "iw") if case.weighted else ("iq", "ik"), ("chosen",), (), index))
         caches.append(Cache(1, case.index_dim, 0, every=case.every))
     chosen = "chosen" if case.top_k else ""

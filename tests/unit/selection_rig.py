@@ -35,7 +35,8 @@ class Selection:
     k_dim: int = 40
     v_dim: int = 0
     chosen: bool = True  # False: attention sees everything
-    every: int = 1  # more than one: entries are there already, and nothing attends to them
+    every: int = 1  # more than one: entries are there already
+    tail: bool = False  # attention sees the tokens of chosen entries and of the one under way
     seed: int = 0
     whole: bool = False  # numbers alone that are whole: scores are exact, and many are equal
 
@@ -64,14 +65,14 @@ class Selection:
         for name, width in self.widths.items():
             buffers[name] = Buffer(width, base="x", offset=offset)
             offset += width
-        buffers["chosen"] = Buffer(self.sets * self.top_k, dtype="i32")
+        buffers["chosen"] = Buffer(self.sets * (self.top_k + self.tail), dtype="i32")
         buffers["o"], buffers["out"] = Buffer(self.out_width), Buffer(self.out_width, domain="row")
         index = {"cache": 0, "heads": self.index_heads, "k_dim": self.index_dim, "top_k": self.top_k}
-        index |= {"block": self.block, "local": self.local}
+        index |= {"block": self.block, "local": self.local, "tail": self.tail}
         reads = ("iq", "ik" if self.every == 1 else "", "iw" if self.weighted else "")
         attends: dict[str, Any] = {"cache": 1, "heads": self.heads, "kv_heads": self.kv_heads, "k_dim": self.k_dim}
         attends |= {"v_dim": self.v_dim or self.k_dim // 2, "scale": SCALE, "window": 0, "chunk": 0, "softcap": 0.0}
-        attends |= {"sets": self.sets, "block": self.block}
+        attends |= {"sets": self.sets, "block": self.every if self.tail else self.block}
         keys = ("q", "k", "v" if self.v_dim else "", "chosen")
         ops = (
             Op("embed", (), ("x",), ("table",), {"scale": 1.0}),

@@ -12,6 +12,7 @@ from engine.program.lowering.lifetimes import share_storage
 from engine.program.lowering.lower import lower
 from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import FAMILIES, spec_from_config
+from engine.spec.families.attention_rules import FULL, SLIDING
 from engine.spec.feed_forward import Moe
 from engine.spec.schema import Spec
 from engine.spec.tensors import layer_tensors, outer_tensors
@@ -121,6 +122,16 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
         "sliding_window": None,
     },
+    **{name: {"layer_types": [FULL, SLIDING, FULL]} for name in ("laguna", "mellum", "step3p5")},
+    "glm5_next": {
+        "qk_rope_head_dim": 0,
+        "index_n_heads": 3,
+        "index_head_dim": 14,
+        "index_topk": 8,
+        "index_kpool": 4,
+        "layer_types": ["linear_attention", "indexed_attention", "indexed_attention"],
+        "hc_mult": 3,
+    },
     "mimo_v2_flash": {
         "n_shared_experts": None,
         "mlp_layer_types": ["dense", "sparse", "sparse"],
@@ -225,7 +236,8 @@ def test_only_the_head_computes_wanted_rows_alone(spec: Spec) -> None:
     program = lower(spec)
     kinds = [op.kind for op in program.ops if any(program.buffers[name].domain == "row" for name in op.writes)]
     norm = "rms_norm" if spec.norm.kind == "rms" else "layer_norm"
-    mixing = ["rms_norm", "linear", "stream_weights", "collapse"] if spec.streams is not None else []
+    weighed, mean = ["rms_norm", "linear", "stream_weights", "collapse"], ["add", "add", "scale"]  # of three streams
+    mixing = [] if spec.streams is None else weighed if spec.streams.weighed_at_the_end else mean
     assert kinds == ["select", *mixing, norm, "linear"] + (["bound"] if spec.logit_softcap else [])
     assert program.buffers[program.output].width == spec.vocab_size
 

@@ -110,11 +110,31 @@ def test_an_entry_is_seen_once_all_its_tokens_are_there(every: int) -> None:
     np.testing.assert_allclose(outputs[0][9 * every :], outputs[1][9 * every :], rtol=1e-4, atol=1e-5)
 
 
+def test_a_tail_is_what_belongs_to_no_entry_yet() -> None:
+    selection, pages = Selection(top_k=3, index_dim=32, every=4, tail=True), np.random.default_rng(3)
+    entries = pages.normal(size=(128, PAGE // selection.every * selection.index_dim)).astype(np.float32)
+    outputs = []
+    runs = ((selection.native(), [LENGTH]), (selection.native(), CHUNKS), (selection.reference(), [LENGTH]))
+    for executor, steps in runs:
+        for page, values in enumerate(entries):
+            whole = np.zeros(executor.block_bytes["page"] // 4, np.float32)
+            whole[: len(values)] = values
+            executor.write_block("page", page, whole.view(np.uint8))
+        outputs.append(run(executor, tokens_of(LENGTH), steps))
+    chosen = chosen_of(runs[0][0])
+    assert chosen[:5].tolist() == [[0, -1, -1, -1]] * 4 + [[0, 1, -1, -1]]
+    assert (chosen[15::4, 3] == -1).all(), "every token is of an entry that is there"
+    assert (chosen[16::4, 3] == np.arange(4, LENGTH // 4 + 1)[: len(chosen[16::4])]).all()
+    assert outputs[0].tobytes() == outputs[1].tobytes()
+    np.testing.assert_allclose(outputs[0], outputs[2], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"block": 8, "v_dim": 24}, "multiple of 16"),
         ({"local": 5, "top_k": 4}, "more than it may"),
+        ({"tail": True}, "tail of single tokens"),
         ({"weighted": False, "kv_heads": 2, "v_dim": 16, "block": 16}, "no whole kv heads"),
         ({"every": 3}, "cannot hold an entry every 3"),
     ],

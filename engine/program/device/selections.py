@@ -45,6 +45,8 @@ class Choice:
         run, local, top_k = (int(op.attrs[name]) for name in ("block", "local", "top_k"))
         if heads > MOST_HEADS:
             raise cannot_run(op, f"its indexer has {heads} heads, and a GPU takes {MOST_HEADS}")
+        if op.attrs["tail"]:
+            raise cannot_run(op, "it chooses pools of tokens, for which there are no kernels yet")
         if run > MOST_RUN:
             raise cannot_run(op, f"it chooses among blocks of {run} entries, and a GPU takes {MOST_RUN}")
         return Choice(cache, heads, sets, program.caches[cache].every, run, local, top_k)

@@ -98,10 +98,10 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
     kv_a = build.buffer("kv_a", latent)
     k = build.buffer("latent_k", key_dim)
     k_latent = build.view("latent_k.latent", k, 0, latent)
-    k_rope = build.view("latent_k.rope", k, latent, mixer.rope_dim)
+    rope_keys = {build.view("latent_k.rope", k, latent, mixer.rope_dim): "attn.k_rope"} if mixer.rope_dim else {}
     biases = dict.fromkeys(("attn.q_a", "attn.kv_a", "attn.k_rope", "attn.o"), mixer.bias)
     gate = {build.buffer("attn_gate", heads): "attn.gate"} if mixer.gated else {}
-    keys = {kv_a: "attn.kv_a", k_rope: "attn.k_rope", **gate, **index_projections(build, mixer.indexer)}
+    keys = {kv_a: "attn.kv_a", **rope_keys, **gate, **index_projections(build, mixer.indexer)}
     query_source = source
     if mixer.q_lora_rank:
         q_a = query_source = build.buffer("q_a", mixer.q_lora_rank)
@@ -118,17 +118,18 @@ def lower_latent_attention(build: Build, mixer: LatentAttention, source: str, ta
     if mixer.rope is not None:
         build.rope(k, mixer.rope, heads=1, stride=key_dim, offset=latent)
     build.head_linear(q, latent_q, "attn.k_up", heads, (query_dim, 0), (key_dim, 0))
-    build.op(
-        "head_copy",
-        (q,),
-        (latent_q,),
-        heads=heads,
-        in_stride=query_dim,
-        in_offset=mixer.nope_dim,
-        out_stride=key_dim,
-        out_offset=latent,
-        width=mixer.rope_dim,
-    )
+    if mixer.rope_dim:
+        build.op(
+            "head_copy",
+            (q,),
+            (latent_q,),
+            heads=heads,
+            in_stride=query_dim,
+            in_offset=mixer.nope_dim,
+            out_stride=key_dim,
+            out_offset=latent,
+            width=mixer.rope_dim,
+        )
     if mixer.rope is not None:
         build.rope(latent_q, mixer.rope, heads=heads, stride=key_dim, offset=latent)
     mixed_latent = build.buffer("mixed_latent", heads * latent)

@@ -107,7 +107,7 @@ class Build:
         return self._declare(role, Buffer(width, domain, dtype))
 
     def view(self, role: str, base: str, offset: int, width: int) -> str:
-        return self._declare(role, Buffer(width, base=base, offset=offset))
+        return self._declare(role, Buffer(width, base=base, offset=offset, domain=self.buffers[base].domain))
 
     def _declare(self, role: str, buffer: Buffer) -> str:
         name, number = role, 1

@@ -83,6 +83,7 @@ def _chosen(
         top_k=indexer.top_k,
         block=1,
         local=0,
+        tail=False,
     )
     return chosen
 

@@ -12,12 +12,13 @@ def index_projections(build: Build, indexer: Indexer | None) -> dict[str, str]:
     if indexer is None or indexer.shared:
         return {}
     key = {build.buffer("index_k", indexer.head_dim): "index.k"}
+    key |= {build.buffer("index_gate", indexer.head_dim): "index.gate"} if indexer.pooled else {}
     return key | ({build.buffer("index_weights", indexer.heads): "index.weights"} if indexer.weighted else {})
 
 
 def lower_selection(build: Build, indexer: Indexer, source: str) -> str:
     """The buffer of what was chosen. `source` is what queries come from; `index_projections` have been computed."""
-    chosen = build.buffer("chosen", indexer.sets * indexer.top_k, dtype="i32")
+    chosen = build.buffer("chosen", indexer.sets * indexer.numbers, dtype="i32")
     build.kept.add(chosen)  # layers behind may see what this one chose
     if indexer.shared:
         return chosen
@@ -33,18 +34,29 @@ def lower_selection(build: Build, indexer: Indexer, source: str) -> str:
     if indexer.rope is not None:
         build.rope(q, indexer.rope, heads=heads, stride=dim, offset=0)
         build.rope(k, indexer.rope, heads=1, stride=dim, offset=0)
+    keys = _pooled(build, indexer, k) if indexer.pooled else k
     build.op(
         "choose",
-        (q, k, build.buffer("index_weights", heads)) if indexer.weighted else (q, k),
+        (q, keys, build.buffer("index_weights", heads)) if indexer.weighted else (q, keys),
         (chosen,),
-        cache=build.cache(Cache(1, dim, 0)),
+        cache=build.cache(Cache(1, dim, 0, every=indexer.block if indexer.pooled else 1)),
         heads=heads,
         k_dim=dim,
         top_k=indexer.top_k,
-        block=indexer.block,
+        block=1 if indexer.pooled else indexer.block,
         local=indexer.local,
+        tail=indexer.pooled,
     )
     return chosen
+
+
+def _pooled(build: Build, indexer: Indexer, keys: str) -> str:
+    """The keys of blocks, in the rows of the tokens that complete them."""
+    dim = indexer.head_dim
+    entry, gate = build.buffer("index_entry", dim), build.buffer("index_gate", dim)
+    places, state = (build.weight("index.places"),), build.state(3 * dim)
+    build.op("compress", (keys, gate), (entry,), places, state=state, every=indexer.block, overlap=False)
+    return entry
 
 
 def selection_attrs(indexer: Indexer | None) -> dict[str, Attr]:

@@ -23,8 +23,19 @@ def collapse(build: Build, streams: Streams, stream: str, target: str, part: str
 
 
 def collapse_at_the_end(build: Build, streams: Streams, stream: str, target: str) -> None:
-    """As `collapse`, of wanted rows."""
+    """As `collapse`, of wanted rows; or their mean."""
+    if not streams.weighed_at_the_end:
+        _mean(build, streams, stream, target)
+        return
     _collapse(build, streams, stream, target, "head_mix", streams.count, 0)
+
+
+def _mean(build: Build, streams: Streams, stream: str, target: str) -> None:
+    hidden = build.spec.hidden_size
+    parts = [build.view(f"{stream}.stream{i}", stream, i * hidden, hidden) for i in range(streams.count)]
+    for first, second in zip((parts[0], *[target] * (len(parts) - 2)), parts[1:], strict=True):
+        build.op("add", (first, second), (target,), scale=1.0)
+    build.op("scale", (target,), (target,), ("",), by=1 / streams.count)
 
 
 def expand(build: Build, streams: Streams, stream: str, part: str, weights: str) -> None:

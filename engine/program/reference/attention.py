@@ -86,12 +86,16 @@ def _attend(op: Op, q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, si
 
 
 def _choose(op: Op, step: Step) -> None:
-    """The numbers of the best entries, or blocks of entries, ascending; -1 where there are fewer."""
+    """The numbers of the best entries, or blocks of entries, ascending; -1 where there are fewer.
+
+    With a tail the number of the entry under way comes behind them.
+    """
     cache, every = step.context.caches[int(op.attrs["cache"])], step.program.caches[int(op.attrs["cache"])].every
     heads, top_k = int(op.attrs["heads"]), int(op.attrs["top_k"])
     q, k, weights = (step.buffers[name] if name else None for name in (*op.reads, "", "")[:3])
     assert q is not None, "an indexer has queries"
-    out = step.buffers[op.writes[0]].view(len(q), -1, top_k)
+    tail = bool(op.attrs["tail"])
+    out = step.buffers[op.writes[0]].view(len(q), -1, top_k + tail)
     out[:] = -1
     tables = step.batch.window_tables if cache.kind == "window" else step.batch.page_tables
     for table, bounds in zip(tables, pairwise(step.batch.seq_starts.tolist()), strict=True):
@@ -106,6 +110,8 @@ def _choose(op: Op, step: Step) -> None:
                 scores = weights[token, None] @ scores.relu()
             numbers = _best(op, scores)
             out[token, :, : numbers.shape[1]] = numbers.int()
+            if tail and (position + 1) % every:
+                out[token, :, numbers.shape[1]] = (position + 1) // every
 
 
 def _best(op: Op, scores: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from engine.spec.families.dense_fused import DENSE_FUSED_FAMILIES
 from engine.spec.families.ernie import ERNIE_FAMILIES
 from engine.spec.families.gemma import GEMMA_FAMILIES
 from engine.spec.families.gemma_dense import GEMMA_DENSE_FAMILIES
+from engine.spec.families.glm_next import GLM_NEXT_FAMILIES
 from engine.spec.families.granite_shared import GRANITE_SHARED_FAMILIES
 from engine.spec.families.head_gates import HEAD_GATE_FAMILIES
 from engine.spec.families.hunyuan import HUNYUAN_FAMILIES
@@ -70,6 +71,7 @@ FAMILIES: Mapping[str, Family] = {
         *MINIMAX_FAMILIES,
         *SIGMOID_ROUTED_FAMILIES,
         *INDEXED_FAMILIES,
+        *GLM_NEXT_FAMILIES,
         *ERNIE_FAMILIES,
         *LOCAL_FAMILIES,
         *HEAD_GATE_FAMILIES,

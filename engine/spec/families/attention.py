@@ -159,7 +159,7 @@ def _score_scale(rule: AttentionRule, config: Config, head_dim: int) -> float:
 
 def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
     nope_dim, rope_dim = config.integer(rule.nope_dim), config.integer(rule.rope_dim)
-    require_positive(qk_nope_head_dim=nope_dim, qk_rope_head_dim=rope_dim)
+    require_positive(qk_nope_head_dim=nope_dim, **({} if rule.rope is None else {"qk_rope_head_dim": rope_dim}))
     rope = _rope(rule.rope, config, rope_dim)
     q_lora_rank, kv_lora_rank = config.integer(rule.q_lora_rank), config.integer(rule.kv_lora_rank)
     q_scale = latent_scale = 1.0
@@ -175,7 +175,7 @@ def _latent_attention(rule: LatentRule, config: Config) -> LatentAttention:
         v_dim=config.integer(rule.v_dim),
         scale=(nope_dim + rope_dim) ** -0.5 * yarn_score_scale(config) * q_scale,
         rope=rope,
-        norm_eps=rule.norm_eps,
+        norm_eps=config.number(rule.norm_eps),
         bias=config.flag(rule.bias),
         gated=rule.gated,
         indexer=None if rule.index is None else read_indexer(rule.index, config, rope),

@@ -129,7 +129,7 @@ class AttentionRule:
 class LatentRule:
     """Multi-head latent attention; without `rope` nothing is rotated.
 
-    `norm_eps` is a constant of the family's model code, not of config.json. With `gated` every head's output has a
+    `norm_eps` is a constant of most families' model code, not of config.json. With `gated` every head's output has a
     gate. With `scaled_latents` both latents are as long as the hidden state would be: each is multiplied by the root of
     the hidden state's width over its own.
     """
@@ -141,7 +141,7 @@ class LatentRule:
     rope_dim: Key = ROPE_DIM
     v_dim: Key = V_DIM
     bias: Key | bool = ATTENTION_BIAS
-    norm_eps: float = 1e-6
+    norm_eps: Key | float = 1e-6
     rope: RopeRule | None = RopeRule(pairs=True)
     gated: bool = False
     index: IndexRule | None = None

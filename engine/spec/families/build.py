@@ -8,7 +8,7 @@ from dataclasses import replace
 from engine.spec.attention import Attention, LatentAttention
 from engine.spec.check import require, require_positive
 from engine.spec.families.attention import attention_mixer, windows_of
-from engine.spec.families.attention_rules import CompressedRule
+from engine.spec.families.attention_rules import AttentionRule, CompressedRule, LatentRule
 from engine.spec.families.compressed import compressed_mixers, layers_by_token, read_streams
 from engine.spec.families.config import Config, key
 from engine.spec.families.experts import dense_part, expert_part, layers_with_experts
@@ -154,13 +154,7 @@ def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
     count = len(moe)
     if isinstance(family.mixer, CompressedRule):
         return list(compressed_mixers(family.mixer, config, count))
-    if family.mixer.index is not None:
-        mixer = attention_mixer(family.mixer, config, 0)
-        assert mixer.indexer is not None, "a family with a rule has an indexer"
-        shared = replace(mixer, indexer=replace(mixer.indexer, shared=True))
-        kinds: Mapping[str, Mixer] = {"own": mixer, "shared": shared, "none": replace(mixer, indexer=None)}
-        return [kinds[indexed] for indexed in indexed_layers(family.mixer.index, config, count)]
-    if family.recurrent is None:
+    if family.recurrent is None and family.mixer.index is None:
         windows = windows_of(family.mixer, config, count)
         windowed = family.windowed or family.mixer
         unrouted = family.unrouted or family.mixer
@@ -170,10 +164,22 @@ def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
             )
             for layer, (window, is_moe) in enumerate(zip(windows, moe, strict=True))
         ]
-    attention = attention_mixer(family.mixer, config, 0)
+    attending = _attending_mixers(family.mixer, config, count)
+    if family.recurrent is None:
+        return attending
     keep_states = recurrent_layers(family.recurrent, config, count)
     depths = [layer / (count - 1 + DEPTH_EPS) for layer in range(count)]
     return [
         _recurrent(family, config, depth) if keeps_state else attention
-        for keeps_state, depth in zip(keep_states, depths, strict=True)
+        for keeps_state, depth, attention in zip(keep_states, depths, attending, strict=True)
     ]
+
+
+def _attending_mixers(rule: AttentionRule | LatentRule, config: Config, count: int) -> list[Mixer]:
+    """Attention that differs from layer to layer by its indexer alone."""
+    mixer = attention_mixer(rule, config, 0)
+    if rule.index is None or mixer.indexer is None:
+        return [mixer] * count
+    shared = replace(mixer, indexer=replace(mixer.indexer, shared=True))
+    kinds: Mapping[str, Mixer] = {"own": mixer, "shared": shared, "none": replace(mixer, indexer=None)}
+    return [kinds[indexed] for indexed in indexed_layers(rule.index, config, count)]

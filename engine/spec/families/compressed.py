@@ -43,7 +43,8 @@ def layers_by_token(rule: MoeRule, config: Config, count: int) -> list[bool]:
 
 
 def read_streams(rule: StreamsRule, config: Config) -> Streams:
-    return Streams(config.integer(rule.count), config.integer(rule.iterations), config.number(rule.eps))
+    iterations = config.integer(rule.iterations)
+    return Streams(config.integer(rule.count), iterations, config.number(rule.eps), rule.weighed_at_the_end)
 
 
 def _types(rule: CompressedRule, config: Config, count: int) -> list[str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from engine.spec.families.attention_rules import HEADS, LAYER_TYPES, CompressedRule
 from engine.spec.families.config import key
 from engine.spec.families.expert_rules import MoeRule, SharedRule
-from engine.spec.families.naming import LAYER, NEXT_TOKEN, SKIPPED, also_under, in_layer, values_in_layer
+from engine.spec.families.naming import (
+    LAYER,
+    NEXT_TOKEN,
+    SKIPPED,
+    also_under,
+    in_layer,
+    stream_mixture,
+    values_in_layer,
+)
 from engine.spec.families.record import NORM_EPS, Family, StreamsRule
 from engine.spec.names import Names, Skipped, Source
 
 WIDTH = key("moe_intermediate_size")
-
-
-def _mix(part: str, name: str) -> tuple[Source, ...]:
-    """What mixes the streams around a part of a layer."""
-    places = (("fn", "mix"), ("base", "mix_base"), ("scale", "mix_scale"))
-    return tuple(in_layer(f"hc_{name}_{theirs}", f"{part}_{ours}") for theirs, ours in places)
 
 
 def _compressor(place: str, keys: str) -> tuple[Source, ...]:
@@ -47,8 +49,8 @@ SOURCES = (
     ),
     in_layer("attn_norm.weight", "attn_norm"),
     in_layer("ffn_norm.weight", "ffn_norm"),
-    *_mix("attn", "attn"),
-    *_mix("ffn", "ffn"),
+    *stream_mixture("attn"),
+    *stream_mixture("ffn"),
     in_layer("attn.wq_a.weight", "attn.q_a"),
     in_layer("attn.q_norm.weight", "attn.q_a_norm"),
     in_layer("attn.wq_b.weight", "attn.q"),

@@ -49,9 +49,6 @@ def expert_part(family: Family, config: Config) -> Moe:
     """The router, the experts and what stands beside them."""
     rule, activation = family.moe, _activation(family, config)
     assert rule is not None, f"{family.name} has no experts"
-    limit = config.number(rule.limit)
-    if limit:
-        activation = Activation("limited_silu", limit=limit)
     capped, width = _capped(activation, rule.cap, config), config.integer(rule.width)
     shared_activation = _capped(activation, rule.shared_cap, config)
     shared = _shared(rule, config, None if shared_activation == capped else shared_activation)
@@ -71,6 +68,9 @@ def _activation(family: Family, config: Config) -> Activation:
     clamped = family.moe.clamped if family.moe else None
     if clamped is not None:
         return Activation("clamped_silu", config.number(clamped.alpha), config.number(clamped.limit))
+    limit = config.number(family.moe.limit) if family.moe else 0.0
+    if limit:
+        return Activation("limited_silu", limit=limit)
     return Activation(family.activations[config.text(family.hidden_act)])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.base.errors import UnsupportedError
+from engine.spec.check import require_positive
 from engine.spec.families.config import Config, Key
 from engine.spec.families.layer_lists import OTHER_MODEL, layer_names, miscounted_layers, undefined_layer
 from engine.spec.indexer import Indexer
@@ -23,7 +24,8 @@ class IndexRule:
     Its rope is that of attention; `pairs` says which values it rotates together. A list `types`, or a string or list
     `pattern`, names what each layer has, with a name, a letter or the place of one in `meanings`. Without either every
     layer has its own, or, where `every` is more than one, all but the first `offset` - 1 share that of the last layer
-    that has its own: each `every`th. 0: no layer has any.
+    that has its own: each `every`th. 0: no layer has any. With `pool` so many tokens are chosen together, and
+    `top_k` counts tokens.
     """
 
     top_k: Key
@@ -40,20 +42,24 @@ class IndexRule:
     meanings: Mapping[str, Indexed] | None = None
     every: Key | int = 1
     offset: Key | int = 0
+    pool: Key | None = None
 
 
 def read_indexer(rule: IndexRule, config: Config, rope: Rope | None) -> Indexer:
     """The indexer of a layer that has its own, where attention rotates by `rope`."""
+    pool = 1 if rule.pool is None else config.integer(rule.pool)
+    require_positive(index_kpool=pool)
     return Indexer(
-        top_k=config.integer(rule.top_k),
+        top_k=config.integer(rule.top_k) // pool,
         heads=config.integer(rule.heads),
         head_dim=config.integer(rule.head_dim),
         rope=None if rope is None else replace(rope, pairs=config.flag(rule.pairs)),
         norm_eps=config.number(rule.norm_eps),
         norm=rule.norm,
         weighted=rule.weighted,
-        block=config.integer(rule.block),
+        block=config.integer(rule.block) * pool,
         local=config.integer(rule.local),
+        pooled=rule.pool is not None,
     )
 
 

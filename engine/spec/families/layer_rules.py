@@ -51,9 +51,9 @@ class LinearRule:
 class RecurrentRule:
     """Which layers have the recurrent `mixer` instead of the family's attention.
 
-    A list `types` gives a name for every layer, those of recurrent ones being in `names`, or a list `marks` a number,
-    that of recurrent ones being 0; without them `numbers` lists the recurrent layers, counted from 1; without any it is
-    all but one of every `interval`: the last, or the one after `offset` others.
+    A list `types` gives a name for every layer, those of recurrent ones being in `names` and of others in `attending`;
+    or a list `marks` a number, that of recurrent ones being 0; without them `numbers` lists the recurrent ones, from 1
+    on; without any it is all but one of every `interval`: the last, or the one after `offset` others.
     """
 
     mixer: DeltaRule | LinearRule | StateRule
@@ -63,6 +63,7 @@ class RecurrentRule:
     numbers: Key = NO_LAYERS
     interval: Key | int = 0
     offset: Key | None = None
+    attending: tuple[str, ...] = ("attention", "full_attention")
 
 
 Part = Literal["recurrent", "attention", "experts", "dense"]

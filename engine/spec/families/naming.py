@@ -129,6 +129,12 @@ GPT_OSS_EXPERTS = (
 )
 
 
+def stream_mixture(part: str) -> tuple[Source, ...]:
+    """What mixes several residual streams around a part of a layer, "attn" or "ffn"."""
+    places = (("fn", "mix"), ("base", "mix_base"), ("scale", "mix_scale"))
+    return tuple(in_layer(f"hc_{part}_{theirs}", f"{part}_{ours}") for theirs, ours in places)
+
+
 def delta_net(place: str, decay: str = "f_proj", gate: str = "g_proj", output: str = "o_proj") -> tuple[Source, ...]:
     """A delta net under `place` whose projections and convolutions lie apart; those named differ between publishers."""
     return (

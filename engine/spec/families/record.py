@@ -33,6 +33,7 @@ class StreamsRule:
     count: Key
     iterations: Key
     eps: Key
+    weighed_at_the_end: bool = True
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from engine.spec.recurrent import DeltaNet, LinearAttention, Mamba, Mamba2, Shor
 
 HIDDEN = key("hidden_size")
 LAST_SLOPE = 1e-5
-ATTENTION_NAMES = ("attention", "full_attention")
 
 
 def recurrent_layers(rule: RecurrentRule, config: Config, count: int) -> list[bool]:
@@ -46,7 +45,7 @@ def offset_of(wanted: Key | None, interval: int, config: Config) -> int:
 
 
 def _typed(types: tuple[str, ...], rule: RecurrentRule, config: Config, count: int) -> list[bool]:
-    unknown = [name for name in types if name not in (*rule.names, *ATTENTION_NAMES)]
+    unknown = [name for name in types if name not in (*rule.names, *rule.attending)]
     if unknown:
         raise undefined_layer(unknown[0], config)
     if len(types) != count:

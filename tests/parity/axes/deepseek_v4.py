@@ -15,7 +15,7 @@ from engine.spec.rope import Rope
 from engine.spec.schema import Spec
 from engine.spec.streams import Streams
 
-from .changes import Change, ffns, mixers, moe
+from .changes import Change, ffns, mixers, moe, unless_same
 
 
 def _compressed(change: Callable[[CompressedAttention], CompressedAttention]) -> Change:
@@ -40,7 +40,7 @@ def _fewer_chosen(compression: Compression) -> Compression:
 def _streams(**changes: Any) -> Callable[[Spec], Spec | None]:
     def change(spec: Spec) -> Spec | None:
         streams: Streams | None = spec.streams
-        return None if streams is None else replace(spec, streams=replace(streams, **changes))
+        return None if streams is None else unless_same(spec, replace(spec, streams=replace(streams, **changes)))
 
     return change
 
@@ -75,6 +75,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "entries that are chosen": _compression(_fewer_chosen),
     "rounds of mixing": _streams(iterations=1),
     "eps of mixing": _streams(eps=1e-1),
+    "streams alike at the end": _streams(weighed_at_the_end=False),
     "experts by token": moe(lambda part: replace(part, router=replace(part.router, by_token=False))),
     "limit of silu": moe(_unlimited),
     "cap of dense parts": lambda spec: ffns(spec, Dense, _uncapped),

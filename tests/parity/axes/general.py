@@ -32,7 +32,8 @@ def _other_opening(mixer: Attention) -> Attention:
 
 
 def _rotated(mixer: LatentAttention) -> LatentAttention:
-    return mixer if mixer.rope is not None else replace(mixer, rope=Rope(10000.0, mixer.rope_dim))
+    there = mixer.rope is not None or not mixer.rope_dim
+    return mixer if there else replace(mixer, rope=Rope(10000.0, mixer.rope_dim))
 
 
 def scaled_rope(change: Callable[[Any], Any]) -> Change:

@@ -35,7 +35,12 @@ def _last_shares(spec: Spec) -> Spec | None:
 
 def _other_locality(indexer: Indexer) -> Indexer:
     """Only where whole blocks are chosen: a token among the best of all is no change to speak of."""
-    return indexer if indexer.block == 1 else replace(indexer, local=1 - indexer.local)
+    return indexer if indexer.block == 1 or indexer.pooled else replace(indexer, local=1 - indexer.local)
+
+
+def _wider_blocks(indexer: Indexer) -> Indexer:
+    """Pools have weights for the places of so many tokens."""
+    return indexer if indexer.pooled else replace(indexer, block=2 * indexer.block)
 
 
 SPEC_CHANGES: Mapping[str, Change] = {
@@ -47,7 +52,10 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "index rope dropped": _index(lambda indexer: replace(indexer, rope=None)),
     "index norm eps": _index(lambda indexer: replace(indexer, norm_eps=1.0)),
     "selection shared": _last_shares,
-    "blocks of a selection": _index(lambda indexer: replace(indexer, block=2 * indexer.block)),
+    "blocks of a selection": _index(
+        lambda indexer: indexer if indexer.pooled else replace(indexer, block=2 * indexer.block)
+    ),
+    "pools": _index(lambda indexer: replace(indexer, pooled=False)),
     "local blocks": _index(_other_locality),
 }
 
@@ -56,4 +64,6 @@ DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {
     "biases of an indexer's norm": ("index.k_norm_bias", np.zeros_like),
     "norm of an indexer's keys": ("index.k_norm", np.ones_like),
     "norm of an indexer's queries": ("index.q_norm", np.ones_like),
+    "weights within a pool": ("index.gate", np.zeros_like),
+    "places within a pool": ("index.places", np.zeros_like),
 }

@@ -35,6 +35,41 @@ PUBLISHED_M3 = (
     (r"(experts\.\d+)\.up_proj", r"\1.w3"),
 )
 
+DELTA, POOLS = "linear_attention", "indexed_attention"
+GLM5_NEXT = {
+    **{name: value for name, value in LATENT.items() if name not in ("first_k_dense_replace", "qk_rope_head_dim")},
+    **INDEX,
+    "qk_rope_head_dim": 0,
+    "index_kpool": 4,
+    "layer_types": [DELTA, POOLS, POOLS],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "indexer_types": ["full", "full", "shared"],
+    "linear_num_heads": 4,
+    "linear_head_dim": 16,
+    "linear_lower_bound": -1.5,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 5,
+    "hc_eps": 1e-3,
+    "swiglu_limit": 0.8,
+}
+ODD_GLM5_NEXT = {
+    **GLM5_NEXT,
+    **ODD,
+    **BIASES,
+    **{"num_key_value_heads": 6, "kv_lora_rank": 22, "qk_nope_head_dim": 10, "v_head_dim": 14},
+    **{"n_routed_experts": 9, "moe_intermediate_size": 28, "n_shared_experts": 1, "n_group": 3, "topk_group": 2},
+    **{"index_topk": 12, "index_n_heads": 13, "index_head_dim": 22, "index_kpool": 2},
+    **{"linear_num_heads": 3, "linear_head_dim": 10, "linear_conv_kernel_dim": 3, "linear_lower_bound": None},
+    **{"hc_mult": 3, "hc_sinkhorn_iters": 2, "norm_topk_prob": False},
+    "layer_types": [POOLS, DELTA, POOLS],
+    "indexer_types": ["full", "full", "full"],
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+}
+GLM_EYES = {
+    **{"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64},
+    **{"image_size": 28, "projection_intermediate_size": 16},
+}
+
 SPARSE_ATTENTION_CASES = (
     Case("deepseek_v32", "deepseek_v32", {**LATENT, **INDEX, **DEEPSEEK_YARN, "n_group": 1, "topk_group": 1}),
     Case(
@@ -53,6 +88,12 @@ SPARSE_ATTENTION_CASES = (
         "glm_moe_dsa",
         {**LATENT, **ODD_LATENT, **ODD_INDEX, **GROUPS, "n_group": 3, "index_topk_freq": 2, "norm_topk_prob": False},
         fused=True,
+    ),
+    Case("glm5_next", "glm5_next", {"text_config": GLM5_NEXT, "vision_config": GLM_EYES}),
+    Case(
+        "glm5_next-odd-unbounded",
+        "glm5_next",
+        {"text_config": ODD_GLM5_NEXT, "vision_config": {**GLM_EYES, "out_hidden_size": 60}},
     ),
     Case("minimax_m3_vl", "minimax_m3_vl_text", {**HEAD, **LOCAL_EIGHT, **MINIMAX_M3}),
     Case(
