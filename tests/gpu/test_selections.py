@@ -63,10 +63,11 @@ def test_all_shapes_are_near_the_native_operations(case: str) -> None:
 
 
 @pytest.mark.long
-def test_steps_of_a_program_are_near_the_cpus_in_graphs_and_prompts() -> None:
-    rows = interpreted("selection_steps", module="tests.gpu.interpreted_check")
-    assert len(rows) == 2
-    assert all(good for _, _, good in rows), rows
+@pytest.mark.parametrize("name", ["glm_moe_dsa", "minimax_m3_vl", "deepseek_v4-odd"])
+def test_models_are_near_the_cpus_in_a_prompt_and_in_graphs(name: str) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    share = interpreted(name, module="tests.gpu.sparse_models")[name]
+    assert 0 < share <= 1e-3  # what is rounded to 16 bits a block may round to the other side; measured 2e-5
 
 
 CACHE = ("cache", "pages", "first_pages", "positions", "live")
