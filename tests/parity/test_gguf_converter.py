@@ -132,6 +132,10 @@ CONVERTED: dict[str, dict[str, Any]] = {
     "glm4_moe_lite": {},
     "glm4_moe_lite-odd-groups": {"attention_bias": False},
     "granitemoeshared": {},
+    "granite_swa": {"layer_rope_theta": None},
+    "granitemoe_swa": {"layer_rope_theta": None},
+    "qwen3_5": {},
+    "bailing_hybrid": {"rope_parameters": THETA},
     "solar_open": {},
     "cohere2_moe": {},
     "cohere2_moe-odd-sigmoid": LED_BY_DENSE,
@@ -230,12 +234,27 @@ def _minimax_m3(config: dict[str, Any], folder: Path) -> None:
     }
 
 
+def _bailing_hybrid(config: dict[str, Any], folder: Path) -> None:
+    config |= {
+        "architectures": ["BailingMoeV3ForCausalLM"],
+        "model_type": "bailing_moe_v3",
+        "gated_attention_proj_granularity_type": "head_wise",
+        "moe_shared_expert_intermediate_size": config["num_shared_experts"] * config["moe_intermediate_size"],
+        "no_kda_lora": True,
+        "num_experts_per_tok": config["num_experts_per_token"],
+        "norm_topk_prob": config["moe_renormalize"],
+        "n_group": config["num_expert_group"],
+        "score_function": "sigmoid",
+    }
+
+
 PUBLISHED: dict[str, Callable[[dict[str, Any], Path], None]] = {
     "gemma3_text": _gemma3,
     "gemma4_text": _count_tokens,
     "mimo_v2_flash": _mimo,
     "hunyuan_v1_moe": _hunyuan,
     "sarvam_moe": _bailing,
+    "bailing_hybrid": _bailing_hybrid,
     "glm4_moe_lite": lambda config, _folder: config.update(first_k_dense_replace=1),
     "solar_open": lambda config, _folder: config["rope_parameters"].update(partial_rotary_factor=1.0),
     "minimax_m3_vl_text": _minimax_m3,

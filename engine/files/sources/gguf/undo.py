@@ -125,9 +125,9 @@ def _logarithm(tensor: SourceTensor, place: Place) -> SourceTensor:
     if tensor.form != "f32":
         raise CorruptFileError(f"{place.path}: what becomes {place.name} is {tensor.form}, not f32.")
     values = tensor.read(0, int(np.prod(tensor.shape[:-1]))).view(np.float32)
-    if not (np.isfinite(values) & (values < 0)).all():
-        raise CorruptFileError(f"{place.path}: what becomes {place.name} has a value that is not below zero.")
-    logarithm = np.log(-values.astype(np.float64)).astype(np.float32).reshape(1, -1)
+    if not (np.isfinite(values).all() and ((values < 0).all() or (values > 0).all())):
+        raise CorruptFileError(f"{place.path}: what becomes {place.name} has values that are no rates of one sign.")
+    logarithm = np.log(abs(values.astype(np.float64))).astype(np.float32).reshape(1, -1)
     return MemoryTensor("f32", (logarithm.size,), logarithm.view(np.uint8))
 
 

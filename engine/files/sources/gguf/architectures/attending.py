@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from engine.files.sources.gguf.architectures.record import ONE_ROW, Architecture, Key
+from engine.files.sources.gguf.architectures.record import LAYER_TYPES, ONE_ROW, Architecture, Key
 from engine.files.sources.gguf.architectures.shared import (
     ATTENTION,
     ATTENTION_BIAS,
@@ -29,6 +31,13 @@ from engine.files.sources.gguf.architectures.shared import (
 _NO_WINDOW = {"use_sliding_window": False}
 _EVERY_LAYER = {"decoder_sparse_step": 1, "mlp_only_layers": [], **_NO_WINDOW}
 _GRANITE_MOE_CONFIG = {**CONFIG, **WIDTH, **LOCAL_EXPERTS, **MULTIPLIERS}
+_WINDOW = {"sliding_window": Key("attention.sliding_window")}
+_SINKS = {"attn_sinks.weight": "self_attn.sinks"}
+# A file that says which layers have no positions does not say so in a way that a config.json has.
+_SWA_WORDS: Mapping[str, tuple[Key, Mapping[Any, Any]]] = {
+    **LAYER_TYPES,
+    "no_rope_layers": (Key("attention.rope_pattern", None, listed=True), {True: 1}),
+}
 _QWEN3_MOE = Architecture(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
@@ -122,6 +131,36 @@ ATTENDING = {
         stems={**ATTENTION, **GRANITE, **GRANITE_SHARED},
         flags=ATTENTION_BIAS,
         stacked={**GRANITE_STACKED, **GRANITE_SHARED_STACKED},
+        undo=PAIRS,
+    ),
+    "granite_swa": Architecture(
+        "granite_swa",
+        "GraniteSWAForCausalLM",
+        config={**CONFIG, **WIDTH, **MULTIPLIERS, **_WINDOW},
+        stems={**ATTENTION, **MLP},
+        exact=_SINKS,
+        words=_SWA_WORDS,
+        flags={**ATTENTION_BIAS, "mlp_bias": "ffn_gate.bias"},
+        undo=PAIRS,
+    ),
+    "granite_swa with experts": Architecture(
+        "granitemoe_swa",
+        "GraniteMoeSWAForCausalLM",
+        config={
+            **_GRANITE_MOE_CONFIG,
+            **_WINDOW,
+            "shared_intermediate_size": Key("expert_shared_feed_forward_length", 0),
+        },
+        stems={
+            **ATTENTION,
+            **GRANITE,
+            **GRANITE_SHARED,
+            "ffn_gate_up_exps": "block_sparse_moe.input_linear",
+            "ffn_up_shexp": "shared_mlp.input_linear",
+        },
+        exact=_SINKS,
+        words=_SWA_WORDS,
+        flags=ATTENTION_BIAS,
         undo=PAIRS,
     ),
     "gpt-oss": Architecture(

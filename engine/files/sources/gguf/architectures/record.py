@@ -31,7 +31,7 @@ ONE_ROW = ("one row",)  # a matrix of one row became a vector
 BY_HEAD = ("by head",)  # [heads * rows, cols] became [heads, rows, cols]
 FLAT = ("flat",)  # a vector became a matrix
 Q_PAIRS, K_PAIRS = ("pairs of q",), ("pairs of k",)  # rows of a head that rotate together became neighbours
-LOGARITHM = ("logarithm",)  # a became -exp(a)
+LOGARITHM = ("logarithm",)  # a became -exp(a), or exp(a)
 PLUS_ONE = ("plus one",)  # one was added
 # Value heads, all of a key head and then those of the next, became rounds of one of every key head.
 TILED_ROWS, TILED_COLS = ("tiled rows",), ("tiled columns",)

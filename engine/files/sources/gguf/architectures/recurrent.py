@@ -8,6 +8,7 @@ from engine.files.sources.gguf.architectures.record import (
     LOGARITHM,
     ONE_ROW,
     PLUS_ONE,
+    SIGMOID_SCORES,
     TILED_COLS,
     TILED_ROWS,
     TILED_VALUES,
@@ -32,6 +33,7 @@ from engine.files.sources.gguf.architectures.shared import (
     PAIRS,
     QK_NORM,
     SHARED_EXPERT,
+    SHARED_EXPERTS,
     TOP_K,
     WIDTH,
     by_number,
@@ -41,22 +43,23 @@ from engine.files.sources.gguf.architectures.shared import (
 
 # --- delta nets
 
-_QWEN_CONFIG = {
+_QWEN_DENSE_CONFIG = {
     **CONFIG,
     **WIDTH,
-    **EXPERTS,
-    **EXPERT_WIDTH,
-    "shared_expert_intermediate_size": Key("expert_shared_feed_forward_length"),
     "linear_conv_kernel_dim": Key("ssm.conv_kernel"),
     "linear_key_head_dim": Key("ssm.state_size"),
     "linear_num_key_heads": Key("ssm.group_count"),
     "linear_num_value_heads": Key("ssm.time_step_rank"),
 }
-_QWEN_STEMS = {
+_QWEN_CONFIG = {
+    **_QWEN_DENSE_CONFIG,
+    **EXPERTS,
+    **EXPERT_WIDTH,
+    "shared_expert_intermediate_size": Key("expert_shared_feed_forward_length"),
+}
+_QWEN_MIXERS = {
     **ATTENTION,
     **QK_NORM,
-    **MOE,
-    **SHARED_EXPERT,
     "post_attention_norm": "post_attention_layernorm",
     "attn_qkv": "linear_attn.in_proj_qkv",
     "attn_gate": "linear_attn.in_proj_z",
@@ -67,11 +70,28 @@ _QWEN_STEMS = {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
+_QWEN_STEMS = {**_QWEN_MIXERS, **MOE, **SHARED_EXPERT}
 _QWEN_EXACT = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"}
 _QWEN_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "output_norm.weight")
 _QWEN_UNDO = {"ssm_a": LOGARITHM, "ffn_gate_inp_shexp": ONE_ROW, **dict.fromkeys(_QWEN_NORMS, PLUS_ONE)}
+_QWEN_TILED = {
+    **_QWEN_UNDO,
+    **dict.fromkeys(("attn_qkv", "attn_gate", "ssm_conv1d"), TILED_ROWS),
+    **dict.fromkeys(("ssm_alpha", "ssm_beta", "ssm_dt.bias"), TILED_VALUES),
+    "ssm_a": LOGARITHM + TILED_VALUES,
+    "ssm_out": TILED_COLS,
+}
 _QWEN_KINDS = {"layer_types": (("ssm_a", "linear_attention"), ("attn_q.weight", "full_attention"))}
 _QWEN_RATIOS = {"linear_value_head_dim": ("ssm.inner_size", "ssm.time_step_rank")}
+
+_LATENT_KINDS = {"layer_types": (("ssm_a", "linear_attention"), ("attn_kv_a_mqa.weight", "full_attention"))}
+_LING_ATTENTION = {
+    **{
+        stem: name.replace("self_attn.o_proj", "attention.dense").replace("self_attn", "attention")
+        for stem, name in LATENT_ATTENTION.items()
+    },
+    **{f"attn_{kind}": f"attention.{kind}_proj" for kind in ("q", "k", "v")},
+}
 
 # --- state spaces
 
@@ -136,17 +156,18 @@ RECURRENT = {
         config=_QWEN_CONFIG,
         stems=_QWEN_STEMS,
         exact=_QWEN_EXACT,
-        undo={
-            **_QWEN_UNDO,
-            "attn_qkv": TILED_ROWS,
-            "attn_gate": TILED_ROWS,
-            "ssm_conv1d": TILED_ROWS,
-            "ssm_alpha": TILED_VALUES,
-            "ssm_beta": TILED_VALUES,
-            "ssm_dt.bias": TILED_VALUES,
-            "ssm_a": LOGARITHM + TILED_VALUES,
-            "ssm_out": TILED_COLS,
-        },
+        undo=_QWEN_TILED,
+        ratios=_QWEN_RATIOS,
+        kinds=_QWEN_KINDS,
+        partial=True,
+    ),
+    "qwen35": Architecture(
+        "qwen3_5_text",
+        "Qwen3_5ForCausalLM",
+        config=_QWEN_DENSE_CONFIG,
+        stems={**_QWEN_MIXERS, **MLP},
+        exact=_QWEN_EXACT,
+        undo=_QWEN_TILED,
         ratios=_QWEN_RATIOS,
         kinds=_QWEN_KINDS,
         partial=True,
@@ -288,6 +309,53 @@ RECURRENT = {
         flags={"use_expert_bias": "exp_probs_b.bias", "conv_bias": "shortconv.conv.bias"},
         kinds={"layer_types": (("shortconv.conv.weight", "conv"), ("attn_q.weight", "full_attention"))},
     ),
+    "bailingmoe3": Architecture(
+        "bailing_hybrid",
+        "BailingHybridForCausalLM",
+        config={
+            **EVERY_CONFIG,
+            **WIDTH,
+            **EXPERT_WIDTH,
+            **LATENT_HEADS,
+            **EXPERTS,
+            "num_shared_experts": Key("expert_shared_count", 1),
+            "first_k_dense_replace": Key("leading_dense_block_count", 0),
+            "n_group": Key("expert_group_count", 1),
+            "topk_group": Key("expert_group_used_count", 1),
+            "norm_topk_prob": Key("expert_weights_norm", False),
+            "routed_scaling_factor": Key("expert_weights_scale", 1.0),
+            "linear_num_heads": Key("attention.head_count", largest=True),
+            "linear_head_dim": Key("kda.head_dim"),
+            "linear_conv_kernel_dim": Key("ssm.conv_kernel"),
+            "kda_safe_gate": Key("kda.safe_gate"),
+            "kda_lower_bound": Key("kda.gate_lower_bound"),
+        },
+        stems={
+            **_LING_ATTENTION,
+            **MLP,
+            **MOE,
+            **SHARED_EXPERTS,
+            **{f"ssm_conv1d_{kind}": f"attention.{kind}_conv1d" for kind in ("q", "k", "v")},
+            "attn_gate": "attention.g_proj",
+            "ssm_f_a": "attention.f_proj",
+            "ssm_g_a": "attention.g_proj",
+            "ssm_beta": "attention.b_proj",
+            "ssm_norm": "attention.o_norm",
+        },
+        exact={
+            "ssm_a": "attention.A_log",
+            "ssm_dt.bias": "attention.dt_bias",
+            "exp_probs_b.bias": "mlp.gate.expert_bias",
+        },
+        outer={"token_embd.weight": "model.word_embeddings.weight"},
+        undo={**HEADS_APART, "ssm_a": LOGARITHM},
+        words={
+            "score_function": (Key("expert_gating_func"), {SIGMOID_SCORES: "sigmoid"}),
+            **{f"no_{name}": (Key(name, None), {0.0: None}) for name in ("swiglu_clamp_exp", "swiglu_clamp_shexp")},
+        },
+        kinds=_LATENT_KINDS,
+        latent=True,
+    ),
     "kimi-linear": Architecture(
         "kimi_linear",
         "KimiLinearForCausalLM",
@@ -325,7 +393,7 @@ RECURRENT = {
             "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias",
         },
         undo={**HEADS_APART, "ssm_a": LOGARITHM},
-        kinds={"layer_types": (("ssm_a", "linear_attention"), ("attn_kv_a_mqa.weight", "full_attention"))},
+        kinds=_LATENT_KINDS,
         latent=True,
     ),
 }
