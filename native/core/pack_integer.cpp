@@ -49,6 +49,15 @@ uint32_t spread_bits(uint32_t bits) {
     return (bits | bits << 7 | bits << 14 | bits << 21) & 0x01010101u;
 }
 
+// Fifth bits, that of weight i being bit i of four bytes, then nibbles as above.
+void pack_five_bits(const uint8_t* codes, uint8_t* lane) {
+    pack_split_nibbles(codes + 4, lane);
+    const uint32_t fifth = load<uint32_t>(codes);
+    uint32_t bits = 0;
+    for (int part = 0; part < 8; ++part) bits |= spread_bits(fifth >> 4 * part & 15) << part;
+    store(lane + 64 * 4, bits);
+}
+
 // Weight 2i in the low nibble of byte i, weight 2i + 1 in the high one.
 void pack_sequential_nibbles(const uint8_t* codes, uint8_t* lane) {
     for (int line = 0; line < 4; ++line) {
@@ -107,6 +116,7 @@ struct HalfScale : PlainScale<F, uint16_t, Pack> {
 
 using Q80 = HalfScale<Form::q8_0, pack_signed_bytes>;
 using Q40 = HalfScale<Form::q4_0, pack_split_nibbles>;
+using Q50 = HalfScale<Form::q5_0, pack_five_bits>;
 using Iq4Nl = HalfScale<Form::iq4_nl, pack_split_nibbles>;
 using Int4 = HalfScale<Form::int4_32, pack_sequential_nibbles>;
 
@@ -116,16 +126,9 @@ struct Q41 : PlainScale<Form::q4_1, uint32_t, pack_split_nibbles> {
     }
 };
 
-// The fifth bit of weight i is bit i of four bytes between the scales and the nibbles.
 struct Q51 : Q41 {
     static constexpr Form form = Form::q5_1;
-    static void codes(const uint8_t* raw, int, uint8_t* lane) {
-        pack_split_nibbles(raw + 8, lane);
-        const uint32_t fifth = load<uint32_t>(raw + 4);
-        uint32_t bits = 0;
-        for (int part = 0; part < 8; ++part) bits |= spread_bits(fifth >> 4 * part & 15) << part;
-        store(lane + 64 * 4, bits);
-    }
+    static void codes(const uint8_t* raw, int, uint8_t* lane) { pack_five_bits(raw + 4, lane); }
 };
 
 template <Form F, void (*Pack)(const uint8_t*, uint8_t*)>
@@ -163,7 +166,8 @@ struct Int4Zero128 {
     }
 };
 
-// ggml's blocks of 256: the header has a line of fp16 of the whole block, then two bytes a row and block of 32.
+// ggml's blocks of 256: the header has a line of fp16 of the whole block, then two bytes a row and block of 32,
+// of iq4_xs one.
 uint8_t* block_scales(uint8_t* header, int row, int block) {
     return header + kScaleLine + 2 * (kTileRows * block + row);
 }
@@ -227,6 +231,22 @@ struct Q6K {
     }
 };
 
+struct Iq4Xs {
+    static constexpr Form form = Form::iq4_xs;
+    static Fault check(const uint8_t* raw) { return check_half(load<uint16_t>(raw)); }
+    // Eight scales of six bits, 32 above what they are: two upper bits each in two bytes, then four lower ones in four.
+    static void scales(const uint8_t* raw, int, int row, uint8_t* header) {
+        store(header + 4 * row, static_cast<uint32_t>(load<uint16_t>(raw)));
+        const int upper = load<uint16_t>(raw + 2);
+        for (int block = 0; block < 8; ++block) {
+            const int low = raw[4 + block / 2] >> block % 2 * 4 & 15;
+            const int high = upper >> 2 * block & 3;
+            header[kScaleLine + kTileRows * block + row] = static_cast<uint8_t>((low | high << 4) - 32);
+        }
+    }
+    static void codes(const uint8_t* raw, int block, uint8_t* lane) { pack_split_nibbles(raw + 8 + 16 * block, lane); }
+};
+
 struct Q2K {
     static constexpr Form form = Form::q2_k;
     static constexpr int kCodes = 16;  // of the bytes of a raw block: bytes of a scale and a minimum, then codes,
@@ -285,6 +305,10 @@ void fill_zero_codes(Codec codec, uint8_t* lines) {
             std::memset(lines, 0x24, kScaleLine);
             std::memset(lines + kScaleLine, 0x64, kScaleLine);
             std::memset(lines + 2 * kScaleLine, 0xA4, kScaleLine);
+            return;
+        case Codec::q5_0:  // 16: only the fifth bit is not zero
+            std::memset(lines, 0, 4 * kScaleLine);
+            std::memset(lines + 4 * kScaleLine, 0xFF, kScaleLine);
             return;
         case Codec::q6_k:  // 32: only the upper two bits are not zero
             std::memset(lines, 0, 4 * kScaleLine);
@@ -354,6 +378,8 @@ std::optional<BadValue> pack_integer_tile(Form form, const TileRows& rows, int64
             return pack_tile<Q40>(rows, cols, tile);
         case Form::q4_1:
             return pack_tile<Q41>(rows, cols, tile);
+        case Form::q5_0:
+            return pack_tile<Q50>(rows, cols, tile);
         case Form::q5_1:
             return pack_tile<Q51>(rows, cols, tile);
         case Form::mxfp4:
@@ -362,6 +388,8 @@ std::optional<BadValue> pack_integer_tile(Form form, const TileRows& rows, int64
             return pack_tile<Mxfp4Pairs>(rows, cols, tile);
         case Form::iq4_nl:
             return pack_tile<Iq4Nl>(rows, cols, tile);
+        case Form::iq4_xs:
+            return pack_tile<Iq4Xs>(rows, cols, tile);
         case Form::q2_k:
             return pack_tile<Q2K>(rows, cols, tile);
         case Form::q3_k:

@@ -20,12 +20,16 @@ static inline void with_integer_codec(Codec codec, F f) {
             return f.template operator()<Codec::q4_0>();
         case Codec::q4_1:
             return f.template operator()<Codec::q4_1>();
+        case Codec::q5_0:
+            return f.template operator()<Codec::q5_0>();
         case Codec::q5_1:
             return f.template operator()<Codec::q5_1>();
         case Codec::mxfp4:
             return f.template operator()<Codec::mxfp4>();
         case Codec::iq4_nl:
             return f.template operator()<Codec::iq4_nl>();
+        case Codec::iq4_xs:
+            return f.template operator()<Codec::iq4_xs>();
         case Codec::q2_k:
             return f.template operator()<Codec::q2_k>();
         case Codec::q3_k:
@@ -70,9 +74,14 @@ static constexpr bool has_minimum(Codec codec) {
            codec == Codec::q5_k;
 }
 
+// Whether codes are ids of ggml's table of iq4_nl.
+static constexpr bool has_iq4_table(Codec codec) {
+    return codec == Codec::iq4_nl || codec == Codec::iq4_xs;
+}
+
 // Whether codes have a fifth bit, in a line of its own.
 static constexpr bool has_fifth_bits(Codec codec) {
-    return codec == Codec::q5_1 || codec == Codec::q5_k;
+    return codec == Codec::q5_0 || codec == Codec::q5_1 || codec == Codec::q5_k;
 }
 
 static constexpr bool has_zero_point(Codec codec) {
@@ -164,6 +173,9 @@ static inline BlockScales read_scales(const uint8_t* header, int place, int row)
         const float d = half(header + 4 * row);
         return {d * static_cast<float>(static_cast<int8_t>(own[0])),
                 d * static_cast<float>(static_cast<int8_t>(own[1])), 0.0f, 0.0f, 0};
+    } else if constexpr (C == Codec::iq4_xs) {
+        const float scale = half(header + 4 * row) * static_cast<float>(static_cast<int8_t>(own[kScaleLine]));
+        return {scale, scale, 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::nvfp4) {
         return {e4m3_over_256(own[0]), e4m3_over_256(own[1]), 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::mxfp4) {
@@ -199,7 +211,7 @@ static inline int read_weight(const uint8_t* codes, int row, int k) {
     int code = k % 8 < 4 ? byte & 15 : byte >> 4;
     if constexpr (has_fifth_bits(C)) code |= (lane[4 * 64] >> k / 4 & 1) << 4;
     if constexpr (C == Codec::q6_k) code |= (lane[(4 + k / 16) * 64] >> k / 4 % 4 * 2 & 3) << 4;
-    if constexpr (C == Codec::iq4_nl) return kIq4Nl[code];
+    if constexpr (has_iq4_table(C)) return kIq4Nl[code];
     if constexpr (C == Codec::mxfp4 || C == Codec::nvfp4) return kE2m1Doubled[code];
     return code - codec_info(C).zero;
 }

@@ -15,9 +15,11 @@
     X(q8_0)               \
     X(q4_0)               \
     X(q4_1)               \
+    X(q5_0)               \
     X(q5_1)               \
     X(mxfp4)              \
     X(iq4_nl)             \
+    X(iq4_xs)             \
     X(q2_k)               \
     X(q3_k)               \
     X(q4_k)               \

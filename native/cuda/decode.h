@@ -5,7 +5,8 @@
 // bytes by 8 threads that own two rows each.
 //
 // Weights come as signed bytes c = w + Z, whose products dp4a and the tensor cores sum: Z is 0 where w fits at no cost
-// (q8_0, iq4_nl), else the sum starts from -Z * sum(q), which activations carry along. Instructions for eight weights:
+// (q8_0, iq4_nl, iq4_xs), else the sum starts from -Z * sum(q), which activations carry along. Instructions for eight
+// weights:
 // 3 for plain nibbles, 11 for e2m1 (two tables of eight bytes, a sign each, of which the other gives 0), 7 for q5_k and
 // q6_k.
 #pragma once
@@ -114,7 +115,7 @@ static inline Eight decode_eight(const WordsOfEight<C>& words, int j) {
     [[maybe_unused]] const uint32_t second = words[words_of_eight(C) > 1 ? 1 : 0];
     if constexpr (C == Codec::q8_0) return {first ^ 0x80808080u, second ^ 0x80808080u};
     if constexpr (C == Codec::mxfp4 || C == Codec::nvfp4) return decode_e2m1(first);
-    if constexpr (C == Codec::iq4_nl) return decode_iq4_nl(first);
+    if constexpr (has_iq4_table(C)) return decode_iq4_nl(first);
     if constexpr (C == Codec::q2_k)
         return {moved_bits(first, j % 2 * 4, 0, 0x03030303u), moved_bits(first, j % 2 * 4 + 2, 0, 0x03030303u)};
     if constexpr (C == Codec::q3_k) {
@@ -185,6 +186,9 @@ static inline Scales<C> decode_scales(ScaleWords words) {
     } else if constexpr (C == Codec::q6_k) {
         return {d * static_cast<float>(static_cast<int8_t>(low)), d * static_cast<float>(static_cast<int8_t>(high)),
                 0.0f, 0.0f, 0};
+    } else if constexpr (C == Codec::iq4_xs) {
+        const float scale = d * static_cast<float>(static_cast<int8_t>(low));
+        return {scale, scale, 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::nvfp4) {
         return {e4m3_over_256(static_cast<uint8_t>(low)), e4m3_over_256(static_cast<uint8_t>(high)), 0.0f, 0.0f, 0};
     } else if constexpr (C == Codec::mxfp4) {
@@ -241,7 +245,7 @@ inline constexpr int kHalves = has_half_scales(C) ? 2 : 1;
 
 template <Codec C>
 inline constexpr bool kHasZeroSum = C == Codec::nvfp4 || C == Codec::q3_k || C == Codec::q6_k || C == Codec::mxfp4 ||
-                                    C == Codec::q4_0 || C == Codec::int4_32;
+                                    C == Codec::q4_0 || C == Codec::q5_0 || C == Codec::int4_32;
 
 // -Z * sum(q) over a half, or over the whole block of a codec without halves; 0 where decode_eight gives w itself, and
 // for codecs with a stored zero point.
@@ -252,6 +256,7 @@ static inline int zero_sum(const BlockSums& x, int half) {
     if constexpr (C == Codec::q6_k) return x.minus_32[half];
     if constexpr (C == Codec::mxfp4) return x.minus_12_sums;
     if constexpr (C == Codec::q4_0 || C == Codec::int4_32) return x.minus_8_sums;
+    if constexpr (C == Codec::q5_0) return 2 * x.minus_8_sums;
     return 0;
 }
 

@@ -14,7 +14,7 @@ namespace freetoken {
 struct QuantBlock {
     float scale;              // 0 for a zero block, NaN where a value is not finite
     float sum;                // sum of q, exact
-    int32_t minus_8_sums;     // -8 * sum: Z of q4_0; times 16 it is that of q8_0
+    int32_t minus_8_sums;     // -8 * sum: Z of q4_0; twice it is that of q5_0, 16 times that of q8_0
     int32_t minus_12_sums;    // -12 * sum: Z of mxfp4
     int32_t minus_12_first;   // the same of q[0..16): Z of nvfp4
     int32_t minus_12_second;  // and of q[16..32)

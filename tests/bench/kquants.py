@@ -1,4 +1,4 @@
-"""Rounding values to the GGUF codecs that the `gguf` package can only read: q2_k to q6_k, iq4_nl.
+"""Rounding values to the GGUF codecs that the `gguf` package can only read: q2_k to q6_k, iq4_nl, iq4_xs.
 
 Plain encoders: each block takes its scale from its extremes. They are for making models whose weights lie exactly in a
 codec, not for making good ones. Layouts are ggml's.
@@ -124,10 +124,28 @@ def _iq4_nl(values: Floats) -> Array:
     place = np.abs(values).argmax(1)
     extreme = values[np.arange(len(values)), place][:, None]
     d = (extreme / IQ4_NL_VALUES[0]).astype(np.float16)  # the table's largest magnitude is its first value
-    scaled = values / np.where(d != 0, d.astype(np.float32), 1)
-    middles = (IQ4_NL_VALUES[1:] + IQ4_NL_VALUES[:-1]) / 2
-    codes = np.searchsorted(middles, scaled).astype(np.uint8)
+    codes = _in_table(values / np.where(d != 0, d.astype(np.float32), 1))
     return np.concatenate([_bytes(d), codes[:, :16] | codes[:, 16:] << 4], axis=1)
+
+
+def _iq4_xs(values: Floats) -> Array:
+    blocks = values.reshape(-1, 8, _BLOCK)
+    place = np.abs(blocks).argmax(2)
+    steps = np.take_along_axis(blocks, place[..., None], 2)[..., 0] / IQ4_NL_VALUES[0]
+    d = (np.abs(steps).max(1, keepdims=True) / 31).astype(np.float16)
+    scales = np.rint(steps / np.where(d != 0, d.astype(np.float32), 1)).clip(-32, 31)
+    step = (d.astype(np.float32) * scales)[..., None]
+    codes = _in_table(blocks / np.where(step != 0, step, 1))
+    biased = (scales + 32).astype(np.uint8)
+    upper = np.bitwise_or.reduce((biased >> 4).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16), axis=1)
+    lower = biased[:, ::2] & 15 | (biased[:, 1::2] & 15) << 4
+    nibbles = codes[..., :16] | codes[..., 16:] << 4
+    return np.concatenate([_bytes(d), _bytes(upper[:, None]), lower, nibbles.reshape(len(codes), -1)], axis=1)
+
+
+def _in_table(values: Floats) -> Array:
+    middles = (IQ4_NL_VALUES[1:] + IQ4_NL_VALUES[:-1]) / 2
+    return np.searchsorted(middles, values).astype(np.uint8)
 
 
 def _bytes(values: Array) -> Array:
@@ -141,4 +159,5 @@ _ENCODERS: dict[GGMLQuantizationType, Callable[[Floats], Array]] = {
     GGMLQuantizationType.Q5_K: _q5_k,
     GGMLQuantizationType.Q6_K: _q6_k,
     GGMLQuantizationType.IQ4_NL: _iq4_nl,
+    GGMLQuantizationType.IQ4_XS: _iq4_xs,
 }

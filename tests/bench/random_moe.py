@@ -41,6 +41,7 @@ FILE_TYPES = {  # what GGUF's `general.file_type` calls a file of mostly this co
     "q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
     "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
     "mxfp4": gguf.LlamaFileType.MOSTLY_MXFP4_MOE,
+    "q5_0": gguf.LlamaFileType.MOSTLY_Q5_0,
     "q5_1": gguf.LlamaFileType.MOSTLY_Q5_1,
     "q2_k": gguf.LlamaFileType.MOSTLY_Q2_K,
     "q3_k": gguf.LlamaFileType.MOSTLY_Q3_K_M,
@@ -48,6 +49,7 @@ FILE_TYPES = {  # what GGUF's `general.file_type` calls a file of mostly this co
     "q5_k": gguf.LlamaFileType.MOSTLY_Q5_K_M,
     "q6_k": gguf.LlamaFileType.MOSTLY_Q6_K,
     "iq4_nl": gguf.LlamaFileType.MOSTLY_IQ4_NL,
+    "iq4_xs": gguf.LlamaFileType.MOSTLY_IQ4_XS,
 }
 CODECS = {name: GGMLQuantizationType[name.upper()] for name in FILE_TYPES}
 

@@ -71,7 +71,9 @@ private:
     }
 
     int code_of_zero() const {
-        return m_.codec() == Codec::iq4_nl || m_.codec() == Codec::mxfp4 || m_.codec() == Codec::nvfp4 ? 0 : info_.zero;
+        const Codec codec = m_.codec();
+        const bool by_table = codec == Codec::iq4_nl || codec == Codec::iq4_xs;
+        return by_table || codec == Codec::mxfp4 || codec == Codec::nvfp4 ? 0 : info_.zero;
     }
 
     void put_scales(uint8_t* header, int place, int r, int b) {
@@ -79,6 +81,7 @@ private:
         switch (m_.codec()) {
             case Codec::q8_0:
             case Codec::q4_0:
+            case Codec::q5_0:
             case Codec::iq4_nl:
             case Codec::nvfp4:
             case Codec::int4_32:
@@ -91,6 +94,10 @@ private:
                 return;
             case Codec::mxfp4:
                 header[16 * place + r] = raw[0];
+                return;
+            case Codec::iq4_xs:
+                std::memcpy(header + 4 * r, raw, 2);
+                header[64 + 16 * place + r] = uint8_t(scale_in_two(raw + 2, place));
                 return;
             case Codec::int4_128z:
                 std::memcpy(header + 2 * r, raw, 2);
@@ -143,7 +150,7 @@ private:
             return;
         }
         lines[j * 64 + r * 4 + i] |= uint8_t((code & 15) << 4 * p);
-        if (m_.codec() == Codec::q5_1 || m_.codec() == Codec::q5_k)
+        if (m_.codec() == Codec::q5_0 || m_.codec() == Codec::q5_1 || m_.codec() == Codec::q5_k)
             lines[4 * 64 + r * 4 + i] |= uint8_t((code >> 4) << (2 * j + p));
         if (m_.codec() == Codec::q6_k)
             lines[(4 + j / 2) * 64 + r * 4 + i] |= uint8_t((code >> 4) << 2 * (2 * (j % 2) + p));
@@ -245,6 +252,7 @@ FREETOKEN_TEST(bad_values_are_named) {
         {Form::q8_0, 0, 0xFC00, 2, scale},      {Form::q4_1, 0, 0x7C00, 2, scale},
         {Form::q4_1, 2, 0x7E00, 2, scale},      {Form::mxfp4, 0, 0xFF, 1, scale},
         {Form::mxfp4_pairs, 0, 0xFF, 1, scale}, {Form::iq4_nl, 0, 0x7C00, 2, scale},
+        {Form::q5_0, 0, 0xFC00, 2, scale},      {Form::iq4_xs, 0, 0x7E00, 2, scale},
         {Form::q5_1, 0, 0x7C00, 2, scale},      {Form::q5_1, 2, 0xFE00, 2, scale},
         {Form::q2_k, 80, 0x7C00, 2, scale},     {Form::q2_k, 82, 0xFC00, 2, scale},
         {Form::q3_k, 108, 0x7E00, 2, scale},    {Form::q4_k, 0, 0xFC00, 2, scale},
@@ -304,7 +312,9 @@ FREETOKEN_TEST(weights_that_are_no_numbers_are_found_in_every_column) {
 FREETOKEN_TEST(sizes_add_up) {
     CHECK(tile_bytes(Codec::q4_0, 1024) == 16 * (64 + 512), "q4_0 %d", static_cast<int>(tile_bytes(Codec::q4_0, 1024)));
     CHECK(tile_bytes(Codec::mxfp4, 160) == 64 + 4 * 256 + 64 + 256, "the last group keeps a whole line of scales");
+    CHECK(tile_bytes(Codec::q5_0, 96) == 2 * 64 + 3 * 320, "q5_0");
     CHECK(tile_bytes(Codec::q5_1, 96) == 3 * (64 + 320), "q5_1");
+    CHECK(tile_bytes(Codec::iq4_xs, 512) == 2 * (3 * 64 + 8 * 256), "iq4_xs");
     CHECK(tile_bytes(Codec::q2_k, 512) == 2 * (5 * 64 + 8 * 128), "q2_k");
     CHECK(tile_bytes(Codec::q3_k, 512) == 2 * (5 * 64 + 8 * 192), "q3_k");
     CHECK(tile_bytes(Codec::q4_k, 512) == 2 * (5 * 64 + 8 * 256), "q4_k");
@@ -320,7 +330,8 @@ FREETOKEN_TEST(sizes_add_up) {
     CHECK(raw_row_bytes(Form::q4_k, 512) == 288 && raw_row_bytes(Form::q5_k, 256) == 176, "ggml's blocks of 256");
     CHECK(raw_row_bytes(Form::q6_k, 256) == 210, "ggml's q6_k");
     CHECK(raw_row_bytes(Form::q2_k, 256) == 84 && raw_row_bytes(Form::q3_k, 256) == 110, "ggml's q2_k and q3_k");
-    CHECK(raw_row_bytes(Form::q5_1, 64) == 48, "ggml's q5_1");
+    CHECK(raw_row_bytes(Form::q5_0, 64) == 44 && raw_row_bytes(Form::q5_1, 64) == 48, "ggml's q5_0 and q5_1");
+    CHECK(raw_row_bytes(Form::iq4_xs, 256) == 136, "ggml's iq4_xs");
     CHECK(raw_row_bytes(Form::fp8, 130) == 4 + 128 + 4 + 2, "the last block is short");
     CHECK(raw_row_bytes(Form::int4_128z, 160) == 4 + 4 + 64 + 4 + 16, "the last block is short");
     CHECK(!valid_cols(Codec::q4_0, 48) && valid_cols(Codec::f32, 48) && !valid_cols(Codec::f32, 0),

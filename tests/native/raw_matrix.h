@@ -57,7 +57,9 @@ inline void set_scales(Random& random, Form form, Scales scales, uint8_t* p) {
             [[fallthrough]];
         case Form::q8_0:
         case Form::q4_0:
+        case Form::q5_0:
         case Form::iq4_nl:
+        case Form::iq4_xs:
         case Form::int4_32:
             store(p, random_half(random, scales));
             return;
@@ -170,6 +172,12 @@ inline int raw_code(const RawMatrix& m, int row, int k) {
             return split(p + 2);
         case Form::q4_1:
             return split(p + 4);
+        case Form::q5_0:
+            return split(p + 6) | (p[2 + i / 8] >> i % 8 & 1) << 4;
+        case Form::iq4_xs: {
+            const uint8_t* own = p + 8 + i / 32 * 16;
+            return i % 32 < 16 ? own[i % 16] & 15 : own[i % 16] >> 4;
+        }
         case Form::q5_1:
             return split(p + 8) | (p[4 + i / 8] >> i % 8 & 1) << 4;
         case Form::mxfp4:
@@ -226,6 +234,12 @@ inline int signed_six_bits(const uint8_t* packed, int i) {
     return (low | (packed[8 + i % 4] >> i / 4 * 2 & 3) << 4) - 32;
 }
 
+// Scale of block `b` of 32 in the six bytes of iq4_xs: two upper bits each in two bytes, four lower ones in four.
+inline int scale_in_two(const uint8_t* packed, int b) {
+    const int low = packed[2 + b / 2] >> b % 2 * 4 & 15;
+    return (low | (packed[b / 4] >> b % 4 * 2 & 3) << 4) - 32;
+}
+
 inline Weight raw_weight(const RawMatrix& m, int row, int k) {
     static constexpr float e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     static constexpr float iq4_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -251,6 +265,10 @@ inline Weight raw_weight(const RawMatrix& m, int row, int k) {
             return {half(0), minus(0), half(2)};
         case Form::iq4_nl:
             return {half(0), iq4_nl[code]};
+        case Form::iq4_xs:
+            return {half(0) * static_cast<float>(scale_in_two(p + 2, i / 32)), iq4_nl[code]};
+        case Form::q5_0:
+            return {half(0), minus(16)};
         case Form::mxfp4:
         case Form::mxfp4_pairs:
             return {std::ldexp(1.0f, p[0] - 127), e2m1_doubled[code]};

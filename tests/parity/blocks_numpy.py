@@ -36,10 +36,12 @@ class Coding:
 CODINGS = {
     "q4_0": Coding(32, 2, 1, 0, 2, 4, 8),
     "q4_1": Coding(32, 1, 1, 0, 4, 4),
+    "q5_0": Coding(32, 2, 1, 0, 2, 5, 16),
     "q5_1": Coding(32, 1, 1, 0, 4, 5),
     "q8_0": Coding(32, 2, 1, 0, 2, 8, 128),
     "mxfp4": Coding(32, 4, 1, 0, 1, 4),
     "iq4_nl": Coding(32, 2, 1, 0, 2, 4),
+    "iq4_xs": Coding(32, 8, 3, 2, 1, 4),
     "q2_k": Coding(32, 8, 5, 4, 2, 2),
     "q3_k": Coding(32, 8, 5, 2, 2, 3, 4),
     "q4_k": Coding(32, 8, 5, 4, 2, 4),
@@ -83,6 +85,11 @@ def read_form(form: str, raw: Bytes, cols: int) -> Blocks:
     if codec in ("q4_k", "q5_k"):
         blocks = raw.reshape(rows, cols // 256, -1)
         return Blocks(codec, _k_codes(codec, blocks), _six_bits(blocks[..., 4:16]), blocks[..., :4], factors)
+    if codec == "iq4_xs":
+        blocks = raw.reshape(rows, cols // 256, -1)
+        nibbles = blocks[..., 8:].reshape(rows, -1, 16)
+        codes = np.concatenate([nibbles & 15, nibbles >> 4], 2).reshape(rows, -1)
+        return Blocks(codec, codes, _scales_in_two(blocks[..., 2:8]), blocks[..., :2], factors)
     if codec in _HALF_SCALES:
         blocks = raw.reshape(rows, cols // 256, -1)
         at, end = _HALF_SCALES[codec]
@@ -158,6 +165,14 @@ def _signed_six_bits(packed: Bytes) -> Bytes:
     return (low | high << 4).reshape(len(packed), -1, 2) - np.uint8(32)
 
 
+def _scales_in_two(packed: Bytes) -> Bytes:
+    """Scales [rows, blocks of 32, 1] out of the six bytes of iq4_xs [rows, blocks of 256, 6], as int8 bits."""
+    high = packed[..., :2, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3  # [.., byte, place]
+    low = np.stack([packed[..., 2:] & 15, packed[..., 2:] >> 4], -1)
+    scales = low.reshape(*packed.shape[:-1], 8) | high.reshape(*packed.shape[:-1], 8) << 4
+    return scales.reshape(len(packed), -1, 1) - np.uint8(32)
+
+
 def _six_bits(packed: Bytes) -> Bytes:
     """Scale and minimum [rows, blocks of 32, 2] out of twelve bytes [rows, blocks of 256, 12]."""
     first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
@@ -210,7 +225,7 @@ def terms(blocks: Blocks) -> Terms:
         scales = integers.d[..., None] * integers.scales.astype(np.float32)
         if codec == "q2_k":
             minimum = -integers.d_min[..., None] * integers.minima.astype(np.float32)
-    elif codec == "q6_k":
+    elif codec in ("q6_k", "iq4_xs"):
         scales = np.repeat(_halves(blocks.shared), 8, 1) * blocks.own.view(np.int8).astype(np.float32)
     elif codec == "int4_128z":
         count = blocks.codes.shape[1] // BLOCK
@@ -220,7 +235,7 @@ def terms(blocks: Blocks) -> Terms:
         scales = _halves(blocks.own[..., :2])
     if codec in ("mxfp4", "nvfp4"):
         numbers = E2M1[blocks.codes].astype(np.float64)
-    elif codec == "iq4_nl":
+    elif codec in ("iq4_nl", "iq4_xs"):
         numbers = IQ4_NL[blocks.codes].astype(np.float64)
     elif codec in EIGHT_BIT_FLOATS:
         numbers = e4m3(blocks.codes).astype(np.float64) / 256

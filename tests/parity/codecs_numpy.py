@@ -108,7 +108,7 @@ def _write_codes(codec: str, codes: Bytes) -> Bytes:
     runs = codes.reshape(TILE, 4, 2, 4)  # row, line, low or high nibble, byte
     low = runs & 15
     lines = [(low[:, :, 0] | low[:, :, 1] << 4).swapaxes(0, 1).reshape(-1)]
-    if codec in ("q5_1", "q5_k"):
+    if codec in ("q5_0", "q5_1", "q5_k"):
         lines.append(_write_bits(codes >> 4))
     if codec == "q6_k":
         lines.append(_write_pairs(codes >> 4))
@@ -200,7 +200,7 @@ def _read_codes(codec: str, stream: _Stream, width: int) -> Bytes:
         return _read_thirds(stream).reshape(TILE, BLOCK)
     dwords = stream.take(4 * LINE).reshape(4, TILE, 4)
     codes = np.stack([dwords & 15, dwords >> 4], 2).transpose(1, 0, 2, 3).reshape(TILE, 8, 4)
-    if codec in ("q5_1", "q5_k"):
+    if codec in ("q5_0", "q5_1", "q5_k"):
         codes = codes | _read_bits(stream) << 4
     if codec == "q6_k":
         codes = codes | _read_pairs(stream) << 4

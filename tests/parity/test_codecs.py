@@ -16,7 +16,10 @@ from .codecs_numpy import pack, read_tiles, unpack
 from .raw_numpy import SCALES, Scales, random_raw
 
 SHAPES = [(1, 32), (16, 64), (17, 96), (31, 160), (48, 32), (5, 288)]
-GGML = ("q4_0", "q4_1", "q5_1", "q8_0", "mxfp4", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", *FLOATS)
+GGML = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+    *FLOATS,
+)  # fmt: skip
 NEITHER = ("mxfp4_pairs", "nvfp4", "int4_32", "int4_32z", "int4_128z", "fp8", "mxfp8")
 
 

@@ -124,7 +124,8 @@ def test_what_is_not_finite_spoils_its_token_alone(codec: str, poison: float) ->
             assert not np.isfinite(y[3]).all(), isa
 
 
-LARGEST_CODES = {"q8_0": 0x80, "q3_k": 0x00, "q6_k": 0x00, "iq4_nl": 0x00}  # of others it has every bit
+# Of others it has every bit.
+LARGEST_CODES = {"q8_0": 0x80, "q5_0": 0x00, "q3_k": 0x00, "q6_k": 0x00, "iq4_nl": 0x00, "iq4_xs": 0x00}
 CODES_FIRST = {"q3_k": 108, "q6_k": 192}  # bytes of codes of a block whose scales come after them; q3_k: scales too
 
 

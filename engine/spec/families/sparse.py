@@ -26,7 +26,9 @@ NORMALIZE = key("norm_topk_prob", default=False)
 STEP = key("decoder_sparse_step", default=1)
 DENSE_LAYERS = key("mlp_only_layers", default=())
 
-IN_GGUF = ("f32", "q4_0", "q4_1", "q5_1", "q8_0", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl")
+IN_GGUF = (
+    "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs",
+)  # fmt: skip
 
 QWEN2_MOE = Family(
     name="qwen2_moe",

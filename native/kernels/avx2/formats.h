@@ -84,6 +84,14 @@ struct Q41 : NibbleFormat {
     static Rows minimum(const Group&, const uint8_t* scales, int) { return upper_halves(load_line(scales)); }
 };
 
+struct Q50 : Q40 {
+    static constexpr Codec kCodec = Codec::q5_0;
+    static constexpr int kUpperLines = 1;
+    static constexpr int kLargestCode = 31;
+    using Codes = FiveBits;
+    static __m256i correction(const QuantBlock& x, int) { return _mm256_slli_epi32(broadcast32(&x.minus_8_sums), 1); }
+};
+
 struct Q51 : Q41 {
     static constexpr Codec kCodec = Codec::q5_1;
     static constexpr int kUpperLines = 1;
@@ -223,6 +231,18 @@ struct Q6K : NibbleFormat {
         const Line top = half == 0 ? spread_pairs<kNone, kNone, kNone, 0>(scales)
                                    : spread_pairs<kNone, kNone, kNone, 1>(scales);
         return group.d * floats(top);
+    }
+};
+
+// A signed scale a row and block under a binary16 of the group.
+struct Iq4Xs : Iq4Nl {
+    static constexpr Codec kCodec = Codec::iq4_xs;
+    struct Group {
+        Rows d;
+    };
+    static void open_group(const uint8_t* header, Group& group) { group = {lower_halves(load_line(header))}; }
+    static Rows factor(const Group& group, const uint8_t* scales, int) {
+        return group.d * floats(signed_bytes(scales));
     }
 };
 

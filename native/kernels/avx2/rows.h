@@ -68,6 +68,10 @@ static inline Line widened_bytes(const uint8_t* p) {
     const auto eight = [](const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); };
     return {_mm256_cvtepu8_epi32(eight(p)), _mm256_cvtepu8_epi32(eight(p + 8))};
 }
+static inline Line signed_bytes(const uint8_t* p) {
+    const auto eight = [](const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); };
+    return {_mm256_cvtepi8_epi32(eight(p)), _mm256_cvtepi8_epi32(eight(p + 8))};
+}
 
 static inline Line both(__m256i half) {
     return {half, half};

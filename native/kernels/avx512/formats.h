@@ -173,6 +173,16 @@ struct Q41 : NibbleFormat {
     }
 };
 
+struct Q50 : Q40 {
+    static constexpr Codec kCodec = Codec::q5_0;
+    static constexpr int kUpperLines = 1;
+    template <class Lines>
+    static __m512i codes(const auto&, const Lines& lines, int line, int part) {
+        return five_bits(lines, line, part);
+    }
+    static __m512i correction(const QuantBlock* x, int) { return _mm512_slli_epi32(broadcast32(&x->minus_8_sums), 1); }
+};
+
 struct Q51 : Q41 {
     static constexpr Codec kCodec = Codec::q5_1;
     static constexpr int kUpperLines = 1;
@@ -299,6 +309,17 @@ struct Q6K : NibbleFormat {
         const __m256i upper = half == 0 ? _mm256_slli_epi16(pairs, 8) : pairs;
         const __m512i scale = _mm512_cvtepi16_epi32(_mm256_srai_epi16(upper, 8));
         return _mm512_mul_ps(group.d, _mm512_cvtepi32_ps(scale));
+    }
+};
+
+// Sixteen signed scales under a binary16 of the group.
+struct Iq4Xs : Iq4Nl {
+    static constexpr Codec kCodec = Codec::iq4_xs;
+    using Group = Q6K::Group;
+    static Group open_group(const uint8_t* header) { return Q6K::open_group(header); }
+    static __m512 factor(const Group& group, const uint8_t* scales, int) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
+        return _mm512_mul_ps(group.d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
     }
 };
 

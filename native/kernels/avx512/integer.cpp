@@ -180,8 +180,8 @@ struct IntegerKernel {
 
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
-    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Q51>, IntegerKernel<Mxfp4>,
-                  IntegerKernel<Iq4Nl>, IntegerKernel<Q2K>, IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>,
+    gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Q50>, IntegerKernel<Q51>,
+                  IntegerKernel<Mxfp4>, IntegerKernel<Iq4Nl>, IntegerKernel<Iq4Xs>, IntegerKernel<Q2K>, IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>,
                   IntegerKernel<Q6K>, IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>,
                   IntegerKernel<Int4_128z>>(m, tile_begin, tile_end, x, tokens, y, ldy);
 }

@@ -20,8 +20,7 @@ from engine.files.sources.gguf.architectures.record import (
 )
 from engine.files.sources.gguf.config import build_config
 from engine.files.sources.gguf.header import MAGIC, READ_TYPES, GgufHeader, read_gguf_header
-from engine.files.sources.gguf.presenting import Stored, present_tensors
-from engine.files.sources.gguf.q5 import Q5Tensor
+from engine.files.sources.gguf.presenting import present_tensors
 from engine.files.sources.tensors import FileTensor
 
 _SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -117,8 +116,8 @@ def _architecture(headers: Sequence[GgufHeader], path: Path) -> Architecture:
     return ARCHITECTURES[key]
 
 
-def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) -> dict[str, Stored]:
-    tensors: dict[str, Stored] = {}
+def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) -> dict[str, FileTensor]:
+    tensors: dict[str, FileTensor] = {}
     for header, file in zip(headers, files, strict=True):
         for tensor in header.tensors:
             if tensor.name in tensors:
@@ -130,9 +129,5 @@ def _file_tensors(headers: Sequence[GgufHeader], files: Sequence[SourceFile]) ->
                     "Pull another file of the model with --file, such as Q4_K_M, Q3_K_M or Q2_K. Types that are read: "
                     f"{', '.join(READ_TYPES)}.",
                 )
-            tensors[tensor.name] = (
-                Q5Tensor(file, tensor.start, tensor.shape)
-                if tensor.form == "q5_0"
-                else FileTensor(file, tensor.start, tensor.form, tensor.shape)
-            )
+            tensors[tensor.name] = FileTensor(file, tensor.start, tensor.form, tensor.shape)
     return tensors

@@ -20,7 +20,6 @@ from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.base.units import format_size
 from engine.files.codecs import CODECS, FORMS, align
 from engine.files.source_file import SourceFile
-from engine.files.sources.gguf import q5 as gguf_q5
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
@@ -46,10 +45,10 @@ TYPE_NAMES = {
     20: "iq4_nl", 21: "iq3_s", 22: "iq2_s", 23: "iq4_xs", 24: "i8", 25: "i16", 26: "i32", 27: "i64", 28: "f64",
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4", 40: "nvfp4", 41: "q1_0",
 }  # fmt: skip
-# Those that are forms of ours, under the same name, and q5_0; ggml's nvfp4 is another than the one of that name.
+# Those that are forms of ours, under the same name; ggml's nvfp4 is another than the one of that name.
 READ_TYPES = (
     "f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl",
-    "mxfp4",
+    "iq4_xs", "mxfp4",
 )  # fmt: skip
 _MAX_DIMENSIONS = 4
 _READ_BYTES = 1 << 20
@@ -266,8 +265,7 @@ def _tensor_bytes(tensor: GgufTensor, path: Path) -> int:
     if tensor.form not in READ_TYPES:
         return 0
     cols = tensor.shape[-1]
-    unit = gguf_q5.BLOCK if tensor.form == "q5_0" else CODECS[FORMS[tensor.form].codec].cols_unit
-    if cols % unit:
+    form = FORMS[tensor.form]
+    if not CODECS[form.codec].valid_cols(cols):
         raise CorruptFileError(f"{path}: tensor {tensor.name!a:.120} has rows of no whole blocks of {tensor.form}.")
-    row_bytes = cols // unit * gguf_q5.BLOCK_BYTES if tensor.form == "q5_0" else FORMS[tensor.form].row_bytes(cols)
-    return math.prod(tensor.shape[:-1]) * row_bytes
+    return math.prod(tensor.shape[:-1]) * form.row_bytes(cols)

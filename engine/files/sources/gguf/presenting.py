@@ -17,18 +17,15 @@ from engine.files.sources.gguf.architectures.record import (
     Architecture,
 )
 from engine.files.sources.gguf.fused import GATE_UP, QKV, Rows, cut, gates_and_ups, queries_keys_values
-from engine.files.sources.gguf.q5 import Q5Tensor
 from engine.files.sources.gguf.undo import Place, Presented, undone
 from engine.files.sources.tensors import FileTensor, IndexedTensor, SourceTensor, StackedTensor
-
-Stored = FileTensor | Q5Tensor
 
 _LAYER = re.compile(r"blk\.(\d{1,6})\.(.+)")
 _IN_LAYER = re.compile(r"([a-z0-9_.]+?)(?:\.(\d{1,6}))?\.(weight|bias)")
 
 
 def present_tensors(
-    architecture: Architecture, raw: Mapping[str, Stored], config: Mapping[str, Any], blocks: int, path: Path
+    architecture: Architecture, raw: Mapping[str, FileTensor], config: Mapping[str, Any], blocks: int, path: Path
 ) -> Presented:
     """The tensors of a file by their Hugging Face names; of its `blocks` those beyond the layers guess further tokens.
 
@@ -56,7 +53,7 @@ def present_tensors(
 @dataclass(frozen=True)
 class _Presenter:
     architecture: Architecture
-    raw: Mapping[str, Stored]
+    raw: Mapping[str, FileTensor]
     config: Mapping[str, Any]
     path: Path
 
