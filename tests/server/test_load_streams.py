@@ -117,8 +117,8 @@ def refused(crowd: Crowd, length: int) -> None:
             error = answer.json()["error"]
             assert answer.status_code == 400
             assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
-            assert f"{CONTEXT} long" in error["message"]
-            count = int(error["message"].split(" tokens")[0].removeprefix("The prompt has "))
+            assert f"maximum context length is {CONTEXT} tokens" in error["message"]
+            count = int(error["message"].split(" tokens")[0].removeprefix("The prompt is too long: its "))
             assert count == length if route == "completions" else count > length
             assert error["remedy"]
 
