@@ -228,8 +228,8 @@ struct Q6K : NibbleFormat {
         group = {lower_halves(load_line(header)) * broadcast(0x1p-24f)};
     }
     static Rows factor(const Group& group, const uint8_t* scales, int half) {
-        const Line top = half == 0 ? spread_pairs<kNone, kNone, kNone, 0>(scales)
-                                   : spread_pairs<kNone, kNone, kNone, 1>(scales);
+        const Line top =
+            half == 0 ? spread_pairs<kNone, kNone, kNone, 0>(scales) : spread_pairs<kNone, kNone, kNone, 1>(scales);
         return group.d * floats(top);
     }
 };

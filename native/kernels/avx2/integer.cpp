@@ -79,8 +79,7 @@ template <class Format, int T>
             }
         }
 #pragma GCC unroll 4
-        for (int t = 0; t < T; ++t)
-            sum[t] = add_pairs(sum[t], high[t], factors.high, low[t], factors.low);
+        for (int t = 0; t < T; ++t) sum[t] = add_pairs(sum[t], high[t], factors.high, low[t], factors.low);
     }
 }
 
@@ -228,9 +227,10 @@ struct IntegerKernel {
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
     gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Q50>, IntegerKernel<Q51>,
-                  IntegerKernel<Mxfp4>, IntegerKernel<Iq4Nl>, IntegerKernel<Iq4Xs>, IntegerKernel<Q2K>, IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>,
-                  IntegerKernel<Q6K>, IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>,
-                  IntegerKernel<Int4_128z>>(m, tile_begin, tile_end, x, tokens, y, ldy);
+                  IntegerKernel<Mxfp4>, IntegerKernel<Iq4Nl>, IntegerKernel<Iq4Xs>, IntegerKernel<Q2K>,
+                  IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>, IntegerKernel<Q6K>, IntegerKernel<Nvfp4>,
+                  IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>, IntegerKernel<Int4_128z>>(m, tile_begin, tile_end, x,
+                                                                                             tokens, y, ldy);
 }
 
 }  // namespace freetoken::avx2

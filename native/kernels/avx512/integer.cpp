@@ -96,8 +96,8 @@ struct IntegerKernel {
             }
             add_products<T>(group, lines, half, q, high[half], low[half]);
             if constexpr (T > 2) {
-                const __m512i own = half == 0 ? _mm512_and_si512(scale, _mm512_set1_epi32(0xFFFF))
-                                              : _mm512_srli_epi32(scale, 16);
+                const __m512i own =
+                    half == 0 ? _mm512_and_si512(scale, _mm512_set1_epi32(0xFFFF)) : _mm512_srli_epi32(scale, 16);
                 const __m512i own_256 = _mm512_slli_epi16(own, 8);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; ++t) {
@@ -116,9 +116,9 @@ struct IntegerKernel {
     }
 
     template <int T>
-    [[gnu::always_inline]] static inline void multiply_halves(const Group& group,
-                                                              const uint8_t* scales, const uint8_t* codes,
-                                                              const SummedBlock* const (&q)[T], __m512 (&acc)[T]) {
+    [[gnu::always_inline]] static inline void multiply_halves(const Group& group, const uint8_t* scales,
+                                                              const uint8_t* codes, const SummedBlock* const (&q)[T],
+                                                              __m512 (&acc)[T]) {
         __m512i sum[T];
         sum_halves<T>(group, scales, codes, q, sum);
 #pragma GCC unroll 8
@@ -181,9 +181,10 @@ struct IntegerKernel {
 void integer_gemm(const PackedMatrix& m, int tile_begin, int tile_end, const Activations& x, int tokens, float* y,
                   size_t ldy) {
     gemm_by_codec<IntegerKernel<Q80>, IntegerKernel<Q40>, IntegerKernel<Q41>, IntegerKernel<Q50>, IntegerKernel<Q51>,
-                  IntegerKernel<Mxfp4>, IntegerKernel<Iq4Nl>, IntegerKernel<Iq4Xs>, IntegerKernel<Q2K>, IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>,
-                  IntegerKernel<Q6K>, IntegerKernel<Nvfp4>, IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>,
-                  IntegerKernel<Int4_128z>>(m, tile_begin, tile_end, x, tokens, y, ldy);
+                  IntegerKernel<Mxfp4>, IntegerKernel<Iq4Nl>, IntegerKernel<Iq4Xs>, IntegerKernel<Q2K>,
+                  IntegerKernel<Q3K>, IntegerKernel<Q4K>, IntegerKernel<Q5K>, IntegerKernel<Q6K>, IntegerKernel<Nvfp4>,
+                  IntegerKernel<Int4_32>, IntegerKernel<Int4_32z>, IntegerKernel<Int4_128z>>(m, tile_begin, tile_end, x,
+                                                                                             tokens, y, ldy);
 }
 
 }  // namespace freetoken::avx512
