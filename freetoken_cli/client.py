@@ -24,7 +24,7 @@ from engine.base.units import (
     parse_experts,
     parse_kv,
 )
-from engine.front.defaults import says_how_to_sample
+from engine.front.workers.defaults import says_how_to_sample
 from freetoken_cli.chat import Answer, Finished, Message, Piece, Sampling, Statistics
 from freetoken_cli.front_process import ensure_front
 from freetoken_cli.unix_http import FrontGone, call, stream

@@ -19,7 +19,7 @@ from engine.files.ftw.manifest import BankInfo
 from engine.files.ftw.opening import open_model
 from engine.files.pulling.target import looks_like_path
 from engine.files.store import Store
-from engine.front.attach import pick_device
+from engine.front.workers.attach import pick_device
 from engine.memory.budget import plan_context
 from engine.program.ir import KV_VALUE_BYTES
 from engine.program.lowering.lower import lower

@@ -13,11 +13,11 @@ from engine.base.errors import NotFoundError, UsageError
 from engine.front.answers import PLAIN, Job, Piece, Reader, Reading, Tally, answer_all, room_for_answer
 from engine.front.asked import Asked
 from engine.front.chats import PromptIds
-from engine.front.dialects import Json
-from engine.front.http import Events, EventStream
-from engine.front.loaded import Loaded
 from engine.front.shape import Shape
-from engine.front.supervisor import Supervisor
+from engine.front.wire.dialects import Json
+from engine.front.wire.http import Events, EventStream
+from engine.front.workers.loaded import Loaded
+from engine.front.workers.supervisor import Supervisor
 
 
 def folder_of(supervisor: Supervisor, name: str) -> Path:

@@ -9,9 +9,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from engine.base.errors import ContextFullError
-from engine.front.client import WorkerClient
-from engine.front.custom_tools import CustomCalls
+from engine.front.forms.custom_tools import CustomCalls
 from engine.front.reuse import sentence
+from engine.front.workers.client import WorkerClient
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 from engine.text.formats.parser import AnswerParser, Part

@@ -17,18 +17,18 @@ from engine.base.errors import FreetokenError, UsageError
 from engine.front.anthropic_api.routes import Anthropic
 from engine.front.config import FrontConfig
 from engine.front.control import Control
-from engine.front.dialects import dialect_of, our_mistake, status_of
-from engine.front.fields import shortened
 from engine.front.guard import Guard
-from engine.front.limits import Limits
 from engine.front.metrics import metrics_route
 from engine.front.ollama_api.routes import Ollama
 from engine.front.openai_api.routes import OpenAI
 from engine.front.openapi import openapi_route
 from engine.front.page_routes import PAGE_FILES, page_routes
 from engine.front.responses_api.routes import Responses
-from engine.front.supervisor import Supervisor
-from engine.front.target import OriginForm
+from engine.front.wire.dialects import dialect_of, our_mistake, status_of
+from engine.front.wire.fields import shortened
+from engine.front.wire.limits import Limits
+from engine.front.wire.target import OriginForm
+from engine.front.workers.supervisor import Supervisor
 
 
 def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.base.sampling import PARAMETERS
 from engine.front.answers import Reader
-from engine.front.tools import ToolUse
+from engine.front.forms.tools import ToolUse
 from engine.worker.protocol import Sampling
 
 

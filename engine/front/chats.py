@@ -7,8 +7,8 @@ from dataclasses import replace
 from engine.base.spelling import Spelling
 from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
-from engine.front.fields import FieldError
-from engine.front.forced_calls import forced_call
+from engine.front.forms.forced_calls import forced_call
+from engine.front.wire.fields import FieldError
 from engine.memory.retention import Anchor
 from engine.text.formats.parser import Part, part_after
 from engine.text.formats.reasoning import thought_edges

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base.errors import UsageError
-from engine.front.limits import Limits
+from engine.front.wire.limits import Limits
 
 BACKGROUND_IDLE_SECONDS = 60.0
 

@@ -14,12 +14,12 @@ from starlette.routing import Route
 
 from engine.base.errors import FreetokenError, UsageError
 from engine.base.sampling import Range
-from engine.front import fields
-from engine.front.attach import FLAGS, LoadFlags, kv_budget
-from engine.front.fields import Field, read_fields
-from engine.front.http import control_error, read_body, while_connected
 from engine.front.openai_api.requests import CHAT
-from engine.front.supervisor import Supervisor, Wish
+from engine.front.wire import fields
+from engine.front.wire.fields import Field, read_fields
+from engine.front.wire.http import control_error, read_body, while_connected
+from engine.front.workers.attach import FLAGS, LoadFlags, kv_budget
+from engine.front.workers.supervisor import Supervisor, Wish
 
 _MODEL = {"model": Field(fields.model, required=True)}
 RESIZE = {**_MODEL, **{name: FLAGS[name] for name in ("kv_tokens", "kv_bytes", "kv_share", "experts")}}

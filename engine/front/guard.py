@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.front.config import FrontConfig, is_loopback
-from engine.front.dialects import dialect_of
+from engine.front.wire.dialects import dialect_of
 
 _CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 # What a page may send: the keys and versions of every interface, and what the official clients add of their own.

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from engine.base.errors import FreetokenError
 from engine.front.config import FrontConfig
-from engine.front.limits import Limits, within_descriptors
-from engine.front.listen import BACKLOG, listen_private, listen_tcp, take_lock
-from engine.front.process import WORKER_COMMAND
+from engine.front.wire.limits import Limits, within_descriptors
+from engine.front.wire.listen import BACKLOG, listen_private, listen_tcp, take_lock
+from engine.front.workers.process import WORKER_COMMAND
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
-    from engine.front.supervisor import Supervisor
+    from engine.front.workers.supervisor import Supervisor
 
 DRAIN_SECONDS = 2.0  # what answers in progress get when the front is told to stop
 LAST_WORDS_SECONDS = 1.0  # what clients get then to read how it ended
@@ -68,8 +68,8 @@ async def _serve(
     # Imported here: a front that finds the lock or the port taken should say so at once.
     from engine.files.store import Store
     from engine.front.app import private_app, public_app
-    from engine.front.connection import notice_lost_peers
-    from engine.front.supervisor import Supervisor
+    from engine.front.wire.connection import notice_lost_peers
+    from engine.front.workers.supervisor import Supervisor
 
     supervisor = Supervisor(Store(config.store), config.keep_alive, worker_command, config.profile)
     address = None if public is None else public.getsockname()[:2]
@@ -109,7 +109,7 @@ def _server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
     """A server that leaves signals to us: two of them run side by side."""
     import uvicorn
 
-    from engine.front.connection import connections_within
+    from engine.front.wire.connection import connections_within
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine import __version__
-from engine.front.loaded import Loaded
-from engine.front.supervisor import Supervisor
+from engine.front.workers.loaded import Loaded
+from engine.front.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -13,14 +13,14 @@ from starlette.routing import Route
 from engine import __version__
 from engine.front.anthropic_api.requests import MESSAGES
 from engine.front.control import RESIZE
-from engine.front.dialects import ANTHROPIC, OLLAMA, dialect_of
-from engine.front.fields import Field, schema_of
 from engine.front.ollama_api.requests import CHAT as OLLAMA_CHAT
 from engine.front.ollama_api.requests import GENERATE, NAMED
 from engine.front.openai_api.requests import CHAT, COMPLETION, IGNORED
 from engine.front.page_routes import PAGE_FILES, media_type
 from engine.front.responses_api.requests import RESPONSE
-from engine.front.schemas import OF_ANTHROPIC_MESSAGES, OF_INPUT, OF_SYSTEM, Schema
+from engine.front.wire.dialects import ANTHROPIC, OLLAMA, dialect_of
+from engine.front.wire.fields import Field, schema_of
+from engine.front.wire.schemas import OF_ANTHROPIC_MESSAGES, OF_INPUT, OF_SYSTEM, Schema
 
 _REFUSALS = {
     400: "something cannot be used",

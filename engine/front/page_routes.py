@@ -17,9 +17,9 @@ from starlette.routing import Route
 
 from engine.base.errors import UsageError
 from engine.front.control import RESIZE, Endpoint, endpoint_of, resize
-from engine.front.http import control_error
-from engine.front.loaded import Loaded
-from engine.front.supervisor import Supervisor
+from engine.front.wire.http import control_error
+from engine.front.workers.loaded import Loaded
+from engine.front.workers.supervisor import Supervisor
 
 _FOLDER = Path(__file__).with_name("page")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

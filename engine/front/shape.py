@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine.front.answers import Piece, ScoredToken, Tally
-from engine.front.dialects import Dialect, Json
+from engine.front.wire.dialects import Dialect, Json
 from engine.text.text import Text
 
 

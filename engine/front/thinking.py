@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from reprlib import repr as shown
 from typing import Any
 
-from engine.front import fields
 from engine.front.asked import ThoughtBudget
-from engine.front.fields import Field, FieldError, described
+from engine.front.wire import fields
+from engine.front.wire.fields import Field, FieldError, described
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

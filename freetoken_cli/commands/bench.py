@@ -13,7 +13,7 @@ from engine.base.errors import UsageError
 from engine.base.paths import typed_path
 from engine.base.units import parse_tokens
 from engine.files.store import Store
-from engine.front.attach import pick_device
+from engine.front.workers.attach import pick_device
 from engine.measure.bench import BenchPlan, bench_model
 from engine.measure.record_trace import QUESTIONS, TracePlan, record_trace
 from engine.measure.routing_bench import RoutingPlan, bench_routing

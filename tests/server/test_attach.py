@@ -10,9 +10,9 @@ import pytest
 
 from engine.base.errors import DoesNotFitError, UnsupportedError, UsageError
 from engine.base.units import KvBudget
-from engine.front.attach import FLAGS, Decision, LoadFlags, Running, Step, decide, pick_device
-from engine.front.fields import read_fields
-from engine.front.loaded import Loaded
+from engine.front.wire.fields import read_fields
+from engine.front.workers.attach import FLAGS, Decision, LoadFlags, Running, Step, decide, pick_device
+from engine.front.workers.loaded import Loaded
 
 RUNNING = Running(
     device="cpu", threads=4, context_limit=2048, context_border=None, kv_tokens=8192, kv_bytes_per_token=1000

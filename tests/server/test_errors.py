@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.front.limits import Limits
+from engine.front.wire.limits import Limits
 from tests.server.running_front import RunningFront
 
 GOOD: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}

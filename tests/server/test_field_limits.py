@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from engine.front.anthropic_api.requests import read_messages
-from engine.front.fields import LONGEST_TEXT, MOST_MESSAGES, FieldError
+from engine.front.forms.tools import LONGEST_TOOL, LONGEST_TOOLS
 from engine.front.ollama_api.requests import read_chat as read_ollama_chat
 from engine.front.ollama_api.requests import read_generate
 from engine.front.openai_api.requests import MOST_PROMPTS, read_chat, read_completion
 from engine.front.responses_api.requests import read_response
-from engine.front.tools import LONGEST_TOOL, LONGEST_TOOLS
+from engine.front.wire.fields import LONGEST_TEXT, MOST_MESSAGES, FieldError
 from tests.server.running_front import RunningFront
 
 LONG = "x" * (LONGEST_TEXT + 1)

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.front.connection import notice_lost_peers
-from engine.front.limits import Limits
+from engine.front.wire.connection import notice_lost_peers
+from engine.front.wire.limits import Limits
 from tests.server.running_front import RunningFront, eventually, start_front
 
 HASTY = {"head_seconds": 0.4, "body_seconds": 0.4, "unread_seconds": 0.6, "linger_seconds": 0.5, "connections": 12}

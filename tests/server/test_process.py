@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.base.errors import UsageError
-from engine.front.listen import listen_private
-from engine.front.process import ending
+from engine.front.wire.listen import listen_private
+from engine.front.workers.process import ending
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from engine.base.errors import CorruptFileError, UsageError
 from engine.base.sampling import OF_MODEL, PARAMETERS, Parameter
-from engine.front.defaults import read_defaults
-from engine.front.fields import FieldError
 from engine.front.openai_api.requests import read_completion
+from engine.front.wire.fields import FieldError
+from engine.front.workers.defaults import read_defaults
 from engine.worker.protocol import Sampling
 
 

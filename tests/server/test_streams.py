@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 
 from engine.front.answering import respond
 from engine.front.answers import Job, Reader
-from engine.front.dialects import ANTHROPIC, OLLAMA, OPENAI, Dialect, ResponsesDialect
-from engine.front.http import Events, EventStream
-from engine.front.limits import Limits
 from engine.front.openai_api.requests import read_completion
 from engine.front.openai_api.shapes import ChatShape, CompletionShape
+from engine.front.wire.dialects import ANTHROPIC, OLLAMA, OPENAI, Dialect, ResponsesDialect
+from engine.front.wire.http import Events, EventStream
+from engine.front.wire.limits import Limits
 from engine.text.formats.choice import format_of
 from engine.text.formats.parser import Part
 from engine.worker.protocol import Progress, Sampling, Tokens

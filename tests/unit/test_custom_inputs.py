@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.front.custom_tools import CustomCalls
+from engine.front.forms.custom_tools import CustomCalls
 from engine.text.formats.pieces import Call, CallBegun, CallEnded, CallGatherer, CallGrown
 
 

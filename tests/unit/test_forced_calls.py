@@ -15,10 +15,10 @@ from llguidance import LLMatcher, LLTokenizer
 
 from engine.front.answers import Reader
 from engine.front.chats import chat_prompt
-from engine.front.custom_tools import CustomCalls
-from engine.front.fields import FieldError
+from engine.front.forms.custom_tools import CustomCalls
 from engine.front.openai_api.requests import read_chat
 from engine.front.responses_api.requests import read_response
+from engine.front.wire.fields import FieldError
 from engine.text.formats.known import CALLS, CHANNELS
 from engine.text.formats.parser import AnswerParser
 from engine.text.formats.pieces import Call, CallBegun, CallEnded, CallGatherer, CallGrown

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from engine.front.quoted_grammars import UnquotableError, quoted_grammar
+from engine.front.forms.quoted_grammars import UnquotableError, quoted_grammar
 from tests.server.running_front import IM_END, make_tokenizer
 from tests.unit.fake_executor import VOCAB
 

@@ -8,13 +8,13 @@ from reprlib import repr as shown
 from typing import Any
 
 from engine.base.sampling import PARAMETERS
-from engine.front import fields
-from engine.front.answer_forms import AnswerForm, response_format
 from engine.front.asked import ChatAsked, ThoughtBudget, values_of
-from engine.front.dialects import UnheldThreadError
-from engine.front.fields import Field, FieldError
+from engine.front.forms.answer_forms import AnswerForm, response_format
+from engine.front.forms.tools import GivenTool, Offer, ToolUse, read_tools, tool_use, with_names_of_tools
 from engine.front.thinking import thinking_variables, thought_budget
-from engine.front.tools import GivenTool, Offer, ToolUse, read_tools, tool_use, with_names_of_tools
+from engine.front.wire import fields
+from engine.front.wire.dialects import UnheldThreadError
+from engine.front.wire.fields import Field, FieldError
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
 MESSAGES = {

@@ -15,8 +15,8 @@ from engine.front.anthropic_api.requests import read_messages
 from engine.front.anthropic_api.shape import MessageShape
 from engine.front.asked import ChatAsked
 from engine.front.chats import chat_prompt
-from engine.front.http import naming_ignored, read_body, while_connected
-from engine.front.supervisor import Supervisor
+from engine.front.wire.http import naming_ignored, read_body, while_connected
+from engine.front.workers.supervisor import Supervisor
 
 
 class Anthropic:

@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Sequence
 
 from engine.front.answers import Piece, Tally
-from engine.front.dialects import ANTHROPIC, Dialect, Json
-from engine.front.tools import call_id
+from engine.front.forms.tools import call_id
+from engine.front.wire.dialects import ANTHROPIC, Dialect, Json
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

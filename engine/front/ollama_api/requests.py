@@ -11,12 +11,12 @@ from typing import Any
 from engine.base.errors import UsageError
 from engine.base.sampling import PARAMETERS
 from engine.base.units import parse_duration
-from engine.front import fields
-from engine.front.answer_forms import AnswerForm, ollama_format
 from engine.front.asked import Asked, ChatAsked, values_of
-from engine.front.fields import Field, FieldError, described
+from engine.front.forms.answer_forms import AnswerForm, ollama_format
+from engine.front.forms.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
 from engine.front.thinking import thinking_variables
-from engine.front.tools import Offer, ToolUse, tool_use, tools, with_names_of_tools
+from engine.front.wire import fields
+from engine.front.wire.fields import Field, FieldError, described
 
 _LATEST = ":latest"
 # Their name of an option, and ours. Options of how a model is loaded change nothing here.

@@ -20,13 +20,13 @@ from engine.files.store import READY
 from engine.front.answering import folder_of, jobs_of, respond, use
 from engine.front.asked import ChatAsked
 from engine.front.chats import chat_prompt
-from engine.front.dialects import stamp
-from engine.front.http import read_body, while_connected
-from engine.front.loaded import Loaded
 from engine.front.ollama_api.models import capabilities, details, digest, template
 from engine.front.ollama_api.requests import Keeping, RawAsked, read_chat, read_generate, read_name
 from engine.front.ollama_api.shape import OllamaShape
-from engine.front.supervisor import Supervisor, Wish
+from engine.front.wire.dialects import stamp
+from engine.front.wire.http import read_body, while_connected
+from engine.front.workers.loaded import Loaded
+from engine.front.workers.supervisor import Supervisor, Wish
 
 _FOREVER = 100 * 365 * 86400  # seconds, for clients that want a date
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 
 from engine.front.answers import Piece, ScoredToken, Tally
-from engine.front.dialects import OLLAMA, Dialect, Json, stamp
+from engine.front.forms.tools import call_id
 from engine.front.gathered import gathered
 from engine.front.shape import scores
-from engine.front.tools import call_id
+from engine.front.wire.dialects import OLLAMA, Dialect, Json, stamp
 from engine.text.formats.pieces import Call, CallGatherer
 from engine.text.text import Text
 

@@ -8,14 +8,14 @@ from reprlib import repr as shown
 from typing import Any
 
 from engine.base.sampling import PARAMETERS
-from engine.front import fields
-from engine.front.answer_forms import AnswerForm, response_format
 from engine.front.asked import Asked, ChatAsked, given
-from engine.front.custom_tools import call_of
-from engine.front.fields import Field, FieldError, described, read_fields, shortened
-from engine.front.schemas import OF_MESSAGES, OF_TOKEN
+from engine.front.forms.answer_forms import AnswerForm, response_format
+from engine.front.forms.custom_tools import call_of
+from engine.front.forms.tools import Offer, tool_choice, tool_use, tools, with_names_of_tools
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
-from engine.front.tools import Offer, tool_choice, tool_use, tools, with_names_of_tools
+from engine.front.wire import fields
+from engine.front.wire.fields import Field, FieldError, described, read_fields, shortened
+from engine.front.wire.schemas import OF_MESSAGES, OF_TOKEN
 
 MOST_CHOICES = 16
 MOST_PROMPTS = 2048  # of one completion request; and so many answers, however they are asked for

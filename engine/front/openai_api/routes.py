@@ -16,12 +16,12 @@ from engine.files.ftw.manifest import MANIFEST_NAME
 from engine.front.answering import folder_of, jobs_of, respond, use
 from engine.front.asked import ChatAsked
 from engine.front.chats import PromptIds, chat_prompt
-from engine.front.dialects import stamp
-from engine.front.http import naming_ignored, read_body, while_connected
-from engine.front.loaded import Loaded
 from engine.front.openai_api.requests import CompletionAsked, read_chat, read_completion
 from engine.front.openai_api.shapes import ChatShape, CompletionShape
-from engine.front.supervisor import Supervisor
+from engine.front.wire.dialects import stamp
+from engine.front.wire.http import naming_ignored, read_body, while_connected
+from engine.front.workers.loaded import Loaded
+from engine.front.workers.supervisor import Supervisor
 
 
 class OpenAI:

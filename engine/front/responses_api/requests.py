@@ -8,13 +8,13 @@ from reprlib import repr as shown
 from typing import Any
 
 from engine.base.sampling import PARAMETERS
-from engine.front import fields
-from engine.front.answer_forms import response_format
 from engine.front.asked import ChatAsked, values_of
-from engine.front.custom_tools import call_of
-from engine.front.fields import Field, FieldError
+from engine.front.forms.answer_forms import response_format
+from engine.front.forms.custom_tools import call_of
+from engine.front.forms.tools import GivenTool, Offer, ToolUse, allowed_tools, read_tools, tool_use, with_names_of_tools
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
-from engine.front.tools import GivenTool, Offer, ToolUse, allowed_tools, read_tools, tool_use, with_names_of_tools
+from engine.front.wire import fields
+from engine.front.wire.fields import Field, FieldError
 
 Messages = tuple[Mapping[str, Any], ...]
 

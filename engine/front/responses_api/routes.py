@@ -13,12 +13,12 @@ from starlette.routing import Route
 
 from engine.front.answering import jobs_of, respond, use
 from engine.front.chats import chat_prompt
-from engine.front.fields import FieldError
-from engine.front.http import naming_ignored, read_body, while_connected
 from engine.front.responses_api.requests import Messages, ResponseAsked, previous_id, read_response
 from engine.front.responses_api.shape import ResponseShape
 from engine.front.responses_api.stored import StoredResponses
-from engine.front.supervisor import Supervisor
+from engine.front.wire.fields import FieldError
+from engine.front.wire.http import naming_ignored, read_body, while_connected
+from engine.front.workers.supervisor import Supervisor
 
 
 class Responses:

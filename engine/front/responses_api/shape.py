@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.front.answers import Piece, Tally
-from engine.front.dialects import Dialect, Json, ResponsesDialect
-from engine.front.tools import call_id
+from engine.front.forms.tools import call_id
+from engine.front.wire.dialects import Dialect, Json, ResponsesDialect
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
 Keep = Callable[[Json], None]

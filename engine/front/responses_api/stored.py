@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.front import fields
-from engine.front.custom_tools import call_of
-from engine.front.fields import FieldError
+from engine.front.forms.custom_tools import call_of
 from engine.front.responses_api.requests import Messages
+from engine.front.wire import fields
+from engine.front.wire.fields import FieldError
 
 MOST_RESPONSES = 512
 MOST_BYTES = 256 * 2**20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.base.errors import UsageError
-from engine.front.fields import FieldError, shortened
+from engine.front.wire.fields import FieldError, shortened
 
 _MOST_DIGITS = 4300  # Python makes no whole number of more
 

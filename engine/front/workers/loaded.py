@@ -11,8 +11,8 @@ from typing import Any
 
 from engine.base.errors import BusyError, NotFoundError
 from engine.files.ftw.manifest import MANIFEST_NAME
-from engine.front.attach import LoadFlags, Running
-from engine.front.client import WorkerClient
+from engine.front.workers.attach import LoadFlags, Running
+from engine.front.workers.client import WorkerClient
 from engine.text.text import Text
 from engine.worker.protocol import Ready, Resized, Stats
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from reprlib import repr as shown
 from typing import Any, Literal, NamedTuple
 
-from engine.front import fields
-from engine.front.custom_tools import as_function
-from engine.front.fields import FieldError, described
-from engine.front.schemas import OF_TOOL_CHOICE, OF_TOOLS
-from engine.front.text_grammars import TextGrammar, text_grammar
+from engine.front.forms.custom_tools import as_function
+from engine.front.forms.text_grammars import TextGrammar, text_grammar
+from engine.front.wire import fields
+from engine.front.wire.fields import FieldError, described
+from engine.front.wire.schemas import OF_TOOL_CHOICE, OF_TOOLS
 from engine.text.formats.pieces import Tools
 
 MOST_TOOLS = 1024

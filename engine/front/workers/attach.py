@@ -11,7 +11,7 @@ from typing import Any
 from engine.base.config import DEVICES, check_device
 from engine.base.sampling import Range
 from engine.base.units import KvBudget, parse_experts
-from engine.front.fields import Field, FieldError, described, whole, within
+from engine.front.wire.fields import Field, FieldError, described, whole, within
 from engine.memory.budget import check_context, crosses, whole_pages
 
 

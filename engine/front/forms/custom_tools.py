@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.front.text_grammars import TextGrammar
+from engine.front.forms.text_grammars import TextGrammar
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown, CallPiece
 
 INPUT = "input"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from engine.front.limits import Limits
+from engine.front.wire.limits import Limits
 
 _FAREWELL_SECONDS = 1.0  # for reading that
 

@@ -17,7 +17,7 @@ from engine.base.errors import (
     UnsupportedError,
     UsageError,
 )
-from engine.front.fields import FieldError
+from engine.front.wire.fields import FieldError
 
 Json = dict[str, Any]
 _CODES = {

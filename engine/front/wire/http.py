@@ -20,10 +20,10 @@ from engine.base.errors import (
     NotFoundError,
     UsageError,
 )
-from engine.front.bodies import read_object
-from engine.front.dialects import OPENAI, Dialect, EncodedError, TooLargeError, TooSlowError, our_mistake
-from engine.front.fields import shortened
-from engine.front.limits import Limits
+from engine.front.wire.bodies import read_object
+from engine.front.wire.dialects import OPENAI, Dialect, EncodedError, TooLargeError, TooSlowError, our_mistake
+from engine.front.wire.fields import shortened
+from engine.front.wire.limits import Limits
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_HEADER = 2000  # of ours; clients take a few thousand bytes of all together

@@ -9,8 +9,8 @@ from functools import cached_property
 from reprlib import repr as shown
 from typing import Any
 
-from engine.front import fields
-from engine.front.fields import FieldError
+from engine.front.wire import fields
+from engine.front.wire.fields import FieldError
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from reprlib import repr as shown
 from typing import Any
 
-from engine.front import fields
-from engine.front.custom_tools import INPUT
-from engine.front.fields import FieldError, described
-from engine.front.quoted_grammars import START, quoted_grammar
-from engine.front.schemas import OF_RESPONSE_FORMAT
+from engine.front.forms.custom_tools import INPUT
+from engine.front.forms.quoted_grammars import START, quoted_grammar
+from engine.front.wire import fields
+from engine.front.wire.fields import FieldError, described
+from engine.front.wire.schemas import OF_RESPONSE_FORMAT
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _HEAD = "start: SPACE value\nSPACE: /[ \\t\\r\\n]{0,8}/\n"

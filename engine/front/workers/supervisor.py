@@ -15,11 +15,11 @@ from engine.base.errors import BusyError, FreetokenError, NoRoomError, NotFoundE
 from engine.base.profile import profile_of
 from engine.base.units import KvBudget
 from engine.files.store import Store
-from engine.front.attach import LoadFlags, Step, decide, pick_device
-from engine.front.client import WorkerClient
-from engine.front.defaults import read_defaults
-from engine.front.loaded import Loaded, edition_of
-from engine.front.process import WORKER_COMMAND, spawn
+from engine.front.workers.attach import LoadFlags, Step, decide, pick_device
+from engine.front.workers.client import WorkerClient
+from engine.front.workers.defaults import read_defaults
+from engine.front.workers.loaded import Loaded, edition_of
+from engine.front.workers.process import WORKER_COMMAND, spawn
 from engine.text.text import Text
 from engine.worker.protocol import Resized, Stats, WorkerConfig, experts_notes
 

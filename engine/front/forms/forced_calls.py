@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.front.answer_forms import Arguments, arguments_grammar, call_grammar, text_grammar_before
-from engine.front.custom_tools import INPUT
-from engine.front.fields import FieldError
-from engine.front.quoted_grammars import UnquotableError
-from engine.front.text_grammars import TextGrammar
-from engine.front.tools import ToolUse
+from engine.front.forms.answer_forms import Arguments, arguments_grammar, call_grammar, text_grammar_before
+from engine.front.forms.custom_tools import INPUT
+from engine.front.forms.quoted_grammars import UnquotableError
+from engine.front.forms.text_grammars import TextGrammar
+from engine.front.forms.tools import ToolUse
+from engine.front.wire.fields import FieldError
 from engine.text.formats.parser import forced_beginning
 from engine.text.formats.readers import TaggedPairs
 from engine.text.formats.record import NAME, AnswerFormat

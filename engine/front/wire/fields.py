@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from engine.base.errors import UsageError
 from engine.base.sampling import Range
-from engine.front.schemas import Schema
+from engine.front.wire.schemas import Schema
 
 
 class FieldError(UsageError):

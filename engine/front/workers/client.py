@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from engine.base.errors import FreetokenError
 from engine.base.units import KvBudget
-from engine.front.process import WorkerProcess, ending
+from engine.front.workers.process import WorkerProcess, ending
 from engine.worker.protocol import (
     PROTOCOL_VERSION,
     Cancel,
