@@ -18,16 +18,18 @@ from tests.hub.server import Fault, HubServer
 REPO = "some-owner/Tiny-Mixtral"
 KEPT = "Interrupted. What was fetched and converted is kept: run the same command to go on."
 
-# Packs so slowly that a signal meets it in the middle.
+# Packs so slowly that a signal meets it in the middle: SECONDS a write, but for the first ones.
 SLOWLY = """
-import time
+import itertools, time
 from engine.files.conversion.partial import Partial
 write = Partial.write
+writes = itertools.count()
 def write_slowly(*args):
-    time.sleep(0.2)
+    time.sleep(SECONDS if next(writes) > 2 else 0)
     write(*args)
 Partial.write = write_slowly
 """
+NEVER_DONE, DONE_LATE = (SLOWLY.replace("SECONDS", seconds) for seconds in ("20", "0.2"))
 # Cleans up as with a disk that does not answer; says in a file that it has begun to.
 STUCK = """
 import pathlib, time
@@ -68,10 +70,10 @@ def end(process: subprocess.Popen[str], number: int) -> tuple[int, str, float]:
 
 @pytest.fixture
 def hub(home: Home) -> HubServer:
-    """A Hub on loopback that takes seconds to send a model of six shards."""
+    """A Hub on loopback that takes many seconds to send a model of six shards."""
     with HubServer() as server:
         server.add(REPO, by_layer())
-        server.bytes_a_second = 1_000_000
+        server.bytes_a_second = 200_000
         home.environment |= {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(home.folder / "hf")}
         yield server
 
@@ -121,7 +123,7 @@ def test_a_conversion_that_is_ended_says_so_and_goes_on(
     home: Home, checkpoint: Path, number: int, code: int, said: str
 ) -> None:
     assert home.run("convert", str(checkpoint), "whole").returncode == 0
-    process = start(home, SLOWLY, "convert", str(checkpoint), "out")
+    process = start(home, NEVER_DONE, "convert", str(checkpoint), "out")
     wait_for((home.folder / "out.partial/dense.safetensors").exists)
     found, err, _ = end(process, number)
     assert (found, err) == (code, f"Converting {checkpoint}\n{said}")
@@ -133,7 +135,7 @@ def test_a_conversion_that_is_ended_says_so_and_goes_on(
 
 
 def test_a_second_ctrl_c_does_not_wait(home: Home, checkpoint: Path) -> None:
-    process = start(home, SLOWLY + STUCK, "convert", str(checkpoint), "out")
+    process = start(home, NEVER_DONE + STUCK, "convert", str(checkpoint), "out")
     wait_for((home.folder / "out.partial/dense.safetensors").exists)
     process.send_signal(signal.SIGINT)
     wait_for((home.folder / "cleaning up").exists)
@@ -147,7 +149,7 @@ def test_a_second_ctrl_c_does_not_wait(home: Home, checkpoint: Path) -> None:
 
 def test_ctrl_c_is_not_heard_where_it_was_switched_off(home: Home, checkpoint: Path) -> None:
     """As in a script's background jobs."""
-    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{SLOWLY}"
+    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{DONE_LATE}"
     process = start(home, code, "convert", str(checkpoint), "out")
     wait_for((home.folder / "out.partial/dense.safetensors").exists)
     process.send_signal(signal.SIGINT)
