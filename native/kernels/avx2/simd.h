@@ -18,11 +18,14 @@ static inline void store256(void* p, __m256i v) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), v);
 }
 
+using AnyInt = const __attribute__((may_alias, aligned(1))) int32_t;
+using AnyFloat = const __attribute__((may_alias, aligned(1))) float;
+
 static inline __m256i broadcast32(const void* p) {
-    return _mm256_set1_epi32(*static_cast<const __attribute__((may_alias, aligned(1))) int32_t*>(p));
+    return _mm256_set1_epi32(*static_cast<AnyInt*>(p));
 }
 static inline float load_float(const void* p) {
-    return *static_cast<const __attribute__((may_alias, aligned(1))) float*>(p);
+    return *static_cast<AnyFloat*>(p);
 }
 
 // Of words the lower (0) or the upper (1) bytes, e4m3 each, as binary16 of 2^-8 of their values: sign, exponent and

@@ -20,18 +20,20 @@ static inline __m256i load_half_line(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
+using AnyInt = const __attribute__((may_alias, aligned(1))) int32_t;
+using AnyFloat = const __attribute__((may_alias, aligned(1))) float;
+
 static inline __m512i broadcast32(const void* p) {
-    return _mm512_set1_epi32(*static_cast<const __attribute__((may_alias, aligned(1))) int32_t*>(p));
+    return _mm512_set1_epi32(*static_cast<AnyInt*>(p));
 }
 static inline __m512 broadcast_float(const void* p) {
-    return _mm512_set1_ps(*static_cast<const __attribute__((may_alias, aligned(1))) float*>(p));
+    return _mm512_set1_ps(*static_cast<AnyFloat*>(p));
 }
 
 // sum + the products of four unsigned codes and four signed bytes at q, in every dword. Written out because gcc 12
 // loads q with an instruction of its own.
 static inline __m512i dot_bytes(__m512i sum, __m512i codes, const int8_t* q) {
-    using Word = const __attribute__((may_alias, aligned(1))) int32_t;
-    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*reinterpret_cast<Word*>(q)));
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*reinterpret_cast<AnyInt*>(q)));
     return sum;
 }
 
