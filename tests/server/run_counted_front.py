@@ -22,7 +22,7 @@ async def tasks(request: Request) -> Response:
 
 def counted_app(*arguments: Any) -> Any:
     app: Any = private_app(*arguments)
-    app.router.routes.append(Route("/control/tasks", tasks, methods=["POST"]))
+    app.app.router.routes.append(Route("/control/tasks", tasks, methods=["POST"]))
     return app
 
 

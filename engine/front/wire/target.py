@@ -17,7 +17,7 @@ class OriginForm:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = _ABSOLUTE.fullmatch(scope["raw_path"]) if scope["type"] == "http" else None
@@ -26,4 +26,4 @@ class OriginForm:
             others = [header for header in scope["headers"] if header[0] != b"host"]
             headers = [(b"host", found[1]), *others]
             scope = {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": headers}
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
