@@ -140,6 +140,18 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
     assert response.headers["X-Freetoken-Ignored"] == "include, prompt_cache_key, tools[1], tools[2]"
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("", "?"), (" ", "?"), (" a ", "?a?"), ("a\r\nSet-Cookie: b", "a??Set-Cookie:?b"), ("é\x7f\t", "???")],
+)
+def test_any_name_that_changes_nothing_goes_into_a_header(front: RunningFront, name: str, told: str) -> None:
+    """A blank at either end of a header's value would end the connection in place of an answer."""
+    body = {"model": "scripted", "input": "x", "max_output_tokens": 5, "b": 1, name: None}
+    response = httpx.post(f"{front.url}/v1/responses", json=body)
+    assert response.status_code == 200
+    assert response.headers["X-Freetoken-Ignored"] == f"b, {told}"
+
+
 def test_more_than_a_header_holds_is_cut(front: RunningFront) -> None:
     """What begins a tool may be anything; clients refuse headers of tens of thousands of bytes."""
     body = {"model": "scripted", "input": "x", "max_output_tokens": 5, "tools": [{"type": []}] * 9000}

@@ -116,9 +116,12 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def naming_ignored(response: Response, ignored: Sequence[str]) -> Response:
-    """`response`, which says what of the request changed nothing, as far as a header has room."""
+    """`response`, which says what of the request changed nothing, as far as a header has room.
+
+    Names come from the client: what a header may not carry in their place, blank names among it, is told as `?`.
+    """
     if ignored:
-        told = re.sub(r"[^ -~]", "?", ", ".join(ignored))
+        told = ", ".join(re.sub(r"[^!-~]", "?", name) or "?" for name in ignored)
         response.headers["X-Freetoken-Ignored"] = (
             told if len(told) <= _LONGEST_HEADER else f"{told[:_LONGEST_HEADER]}..."
         )
