@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp
 
 from engine import __version__
@@ -27,14 +27,14 @@ from engine.front.responses_api.routes import Responses
 from engine.front.wire.dialects import dialect_of, our_mistake, status_of
 from engine.front.wire.fields import shortened
 from engine.front.wire.limits import Limits
-from engine.front.wire.target import OriginForm
+from engine.front.wire.rfc9112 import Rfc9112
 from engine.front.workers.supervisor import Supervisor
 
 
 def public_app(supervisor: Supervisor, config: FrontConfig) -> ASGIApp:
     """What the TCP port serves: the interfaces, the counters and the page, behind the guard."""
     app = _app([_health(), *_interfaces(supervisor), *page_routes(supervisor)], config.limits)
-    return OriginForm(Guard(app, config, keyless=frozenset({"/health", *PAGE_FILES})))
+    return Rfc9112(Guard(app, config, keyless=frozenset({"/health", *PAGE_FILES})))
 
 
 def private_app(
@@ -46,7 +46,7 @@ def private_app(
     """
     host, port = address or (None, None)
     control = Control(supervisor, shut_down).routes()
-    return OriginForm(_app([_health(host=host, port=port), *_interfaces(supervisor), *control], limits))
+    return Rfc9112(_app([_health(host=host, port=port), *_interfaces(supervisor), *control], limits))
 
 
 def _interfaces(supervisor: Supervisor) -> list[Route]:
@@ -89,11 +89,22 @@ async def _tell(request: Request, error: Exception) -> Response:
 
 async def _tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    status, path = error.status_code, request.url.path
+    status, path, headers = error.status_code, request.url.path, error.headers
+    if status == 405:
+        headers = {"Allow": _allowed(request)}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=headers)
     message = f"{HTTPStatus(status).phrase}: {request.method} {shortened(path)}"
     if status == 404:
         message += _meant(path, request.app.routes)
-    return JSONResponse(dialect_of(path).refusal(status, message), status_code=status, headers=error.headers)
+    return JSONResponse(dialect_of(path).refusal(status, message), status_code=status, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of a path. Each route knows its own, and a path may have several."""
+    routes: list[Route] = request.app.routes
+    fitting = (route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({"OPTIONS"}.union(*fitting)))
 
 
 def _meant(path: str, routes: Sequence[BaseRoute]) -> str:

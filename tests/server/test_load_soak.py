@@ -135,11 +135,7 @@ async def settle(crowd: Crowd) -> tuple[int, list[int]]:
     assert stats["kv_tokens_cached"] <= PAGE
     assert stats["checkpoints"] <= 1
     await asyncio.to_thread(crowd.front.control, "resize", model=crowd.model, kv_tokens=ROOMS[-1])
-    descriptors = crowd.descriptors()
-    for _ in range(5):  # a connection that is just being closed is no leak
-        await asyncio.sleep(0.1)
-        descriptors = min(descriptors, crowd.descriptors())
-    return descriptors, memory(crowd.front)
+    return crowd.descriptors(), memory(crowd.front)
 
 
 async def crowd_out(crowd: Crowd) -> None:
@@ -166,14 +162,14 @@ def test_nothing_leaks_and_every_answer_is_that_of_a_cold_model(front: RunningFr
             await soak(crowd, answers, chance, seen)
             rounds.append(await settle(crowd))
         await crowd_out(crowd)
+        # A connection takes its time to close, and that of the last question may be among those that are counted.
+        await until(lambda: crowd.descriptors() <= rounds[0][0], 10)
         return rounds
 
     rounds = asyncio.run(whole())
     stats = front.stats(kind)
     print(dict(seen), {name: stats[name] for name in ("requests", "steps", "preemptions")}, rounds)
-    descriptors, first = rounds[0]
-    assert rounds[-1][0] <= descriptors
-    assert all(last <= before + LEAK for before, last in zip(first, rounds[-1][1], strict=True)), rounds
+    assert all(last <= before + LEAK for before, last in zip(rounds[0][1], rounds[-1][1], strict=True)), rounds
     assert min(seen[what] for what in ("reused", "is impatient", "has heard enough", "resized", "refused")) > 0, seen
     for other in KINDS:
         front.control("stop", model=other)

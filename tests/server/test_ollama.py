@@ -56,6 +56,12 @@ def test_a_chat_is_answered_with_counts_and_times(front: RunningFront) -> None:
     assert (answer.total_duration or 0) >= (answer.eval_duration or 0) > 0
 
 
+def test_every_object_is_one_line_for_clients_that_know_the_line_breaks_of_unicode(front: RunningFront) -> None:
+    """JSON may hold them as they are, and this client ends its lines there."""
+    said = "one\x85two\u2028three\u2029four\x0bfive\x1esix"
+    assert chat(front, told(said)).message.content == said
+
+
 def test_thinking_and_calls_are_apart(front: RunningFront) -> None:
     answer = chat(front, told(f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}"), tools=[WEATHER], think=True)
     assert (answer.message.thinking, answer.message.content) == ("Hm.", "I look.")

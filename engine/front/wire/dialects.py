@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from engine.base.errors import (
 from engine.front.wire.fields import FieldError
 
 Json = dict[str, Any]
+_LINE_BREAK = re.compile("[\x85\u2028\u2029]")  # those that JSON may hold as they are
 _CODES = {
     NotFoundError: "model_not_found",
     ContextFullError: "context_length_exceeded",
@@ -197,8 +199,9 @@ def our_mistake(error: Exception) -> FreetokenError:
 
 
 def compact(value: Mapping[str, Any]) -> bytes:
-    """JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """JSON in one line, also for clients that take every line break of Unicode for the end of one."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _LINE_BREAK.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
 def stamp(seconds: float) -> str:
