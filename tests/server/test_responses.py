@@ -10,6 +10,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from engine.front.responses_api.requests import read_response
 from engine.front.responses_api.stored import MOST_RESPONSES, StoredResponses
 from tests.server.running_front import RunningFront
 
@@ -29,6 +30,8 @@ def ask(front: RunningFront, script: str | list[Any], **options: Any) -> Respons
     options = {"model": "scripted", "input": said, "max_output_tokens": 400, **options}
     whole = front.openai.responses.create(**options)
     events = list(front.openai.responses.create(**options, stream=True))
+    for told in (whole, *events):
+        type(told).model_validate(told.to_dict())  # the client itself is content with less than its own types say
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
     last = events[-1]
@@ -67,6 +70,56 @@ def test_reasoning_text_and_calls_come_as_items_in_order(front: RunningFront) ->
     assert [part.text for part in reasoning.content or ()] == ["Hm."]
     assert call.type == "function_call"
     assert (call.name, call.arguments) == ("get_weather", '{"city": "Paris"}')
+
+
+THOUGHT = "<think>\nHm. So.\n</think>\n\nHello."
+REASONING_EVENTS = {
+    None: ("response.content_part", "response.reasoning_text"),
+    "auto": ("response.reasoning_summary_part", "response.reasoning_summary_text"),
+}
+
+
+@pytest.mark.parametrize("summary", REASONING_EVENTS)
+def test_reasoning_is_shown_as_a_summary_to_who_asks_for_one(front: RunningFront, summary: Any) -> None:
+    """Codex and the AI SDK show summaries alone, and ask for them; there is nothing else here that could be one."""
+    options: Any = {"model": "scripted", "input": f"Say [[[{THOUGHT}]]]", "reasoning": {"summary": summary}}
+    ask(front, THOUGHT, reasoning={"summary": summary})
+    events: list[Any] = list(front.openai.responses.create(**options, stream=True))
+    part, text = REASONING_EVENTS[summary]
+    item = events[2].item
+    mine = [event for event in events if getattr(event, "item_id", "") == item.id]
+    kinds = [event.type for event in mine]
+    assert kinds == [f"{part}.added", *[f"{text}.delta"] * (len(mine) - 3), f"{text}.done", f"{part}.done"]
+    assert "".join(event.delta for event in mine[1:-2]) == mine[-2].text == mine[-1].part.text == "Hm. So."
+    assert mine[0].part.text == ""
+    done = events[-1].response
+    assert done.reasoning.summary == summary
+    (reasoning, _) = done.output
+    shown, other = (reasoning.summary, reasoning.content) if summary else (reasoning.content, reasoning.summary)
+    assert [each.text for each in shown] == ["Hm. So."]
+    assert not other, "or it would be shown twice"
+
+
+@pytest.mark.parametrize("options", [{"store": False}, {"include": ["reasoning.encrypted_content"]}])
+@pytest.mark.parametrize("summary", ["detailed", None])
+def test_reasoning_comes_back_in_whatever_its_client_keeps(
+    front: RunningFront, options: dict[str, Any], summary: Any
+) -> None:
+    """The AI SDK keeps only what is encrypted, and summaries; where it has neither, it leaves out the item."""
+    item = ask(front, THOUGHT, reasoning={"summary": summary}, **options).output[0].to_dict()
+    for kept in ("summary" if summary else "content", "encrypted_content"):
+        sent = {"type": "reasoning", "id": item["id"], "summary": [], kept: item[kept]}
+        (message,) = read_response({"model": "scripted", "input": [sent]}, ()).conversation
+        assert message["reasoning_content"] == "Hm. So."
+        assert ask(front, [sent, {"role": "user", "content": "[[[Bye.]]]"}], **options).output_text == "Bye."
+    assert ask(front, THOUGHT).output[0].to_dict()["summary"] == []
+    assert "encrypted_content" not in ask(front, THOUGHT).output[0].to_dict()
+
+
+def test_what_another_server_has_encrypted_is_no_reasoning() -> None:
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABqFpz"}
+    body = {"model": "scripted", "input": [item, {"role": "user", "content": "x"}]}
+    assert read_response(body, ()).conversation == ({"role": "user", "content": "x"},)
 
 
 def test_a_conversation_goes_on_from_its_items(front: RunningFront) -> None:
@@ -132,12 +185,12 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         "input": "x",
         "max_output_tokens": 5,
         "tools": [WEATHER, {"type": "web_search"}, {"type": "file_search"}],
-        "include": ["reasoning.encrypted_content"],
+        "include": ["file_search_call.results", "reasoning.encrypted_content"],
         "prompt_cache_key": "me",
     }
     response = httpx.post(f"{front.url}/v1/responses", json=body)
     assert response.status_code == 200
-    assert response.headers["X-Freetoken-Ignored"] == "include, prompt_cache_key, tools[1], tools[2]"
+    assert response.headers["X-Freetoken-Ignored"] == "prompt_cache_key, include[0], tools[1], tools[2]"
 
 
 @pytest.mark.parametrize(
@@ -172,6 +225,10 @@ def test_more_than_a_header_holds_is_cut(front: RunningFront) -> None:
         ({"input": [{"type": "function_call", "name": "f", "arguments": 1}]}, "input[0].arguments"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "a lot"}}, "reasoning.summary"),
+        ({"reasoning": {"generate_summary": []}}, "reasoning.generate_summary"),
+        ({"include": "reasoning.encrypted_content"}, "include"),
+        ({"input": [{"type": "reasoning", "summary": ["x"]}]}, "input[0].summary[0]"),
         ({"tool_choice": "perhaps"}, "tool_choice"),
         ({"tool_choice": {"type": ["function"]}}, "tool_choice"),
         ({"tools": [{"type": "web_search"}, {"type": "function", "name": "two words"}]}, "tools[1].name"),

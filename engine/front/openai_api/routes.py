@@ -66,7 +66,7 @@ class OpenAI:
     def _model_json(self, name: str) -> dict[str, Any]:
         """A model in the words of OpenAI's interface, and of Anthropic's."""
         created = int((folder_of(self._supervisor, name) / MANIFEST_NAME).stat().st_mtime)
-        theirs = {"type": "model", "display_name": name, "created_at": stamp(created)}
+        theirs = {"type": "model", "display_name": name, "created_at": stamp(created), "lifecycle": "active"}
         return {"id": name, "object": "model", "created": created, "owned_by": "local", **theirs}
 
     async def _chat(self, asked: ChatAsked) -> Response:

@@ -12,11 +12,22 @@ from engine.front.asked import ChatAsked, values_of
 from engine.front.forms.answer_forms import response_format
 from engine.front.forms.custom_tools import call_of
 from engine.front.forms.tools import GivenTool, Offer, ToolUse, allowed_tools, read_tools, tool_use, with_names_of_tools
+from engine.front.responses_api.reasoning import SUMMARIES, reasoning_of
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
 from engine.front.wire import fields
-from engine.front.wire.fields import Field, FieldError
+from engine.front.wire.fields import Field, FieldError, described
 
 Messages = tuple[Mapping[str, Any], ...]
+
+
+@described({"type": "array", "items": {"type": "string"}})
+def _included(name: str, value: Any) -> tuple[Any, ...]:
+    """What a response is to hold beside the usual; what this server does not know of it changes nothing."""
+    if not isinstance(value, list):
+        raise FieldError(name, "a list is expected.")
+    fields.check_count(name, value)
+    return tuple(value)
+
 
 _PARAMETERS = ("temperature", "top_p", "top_k", "min_p", "seed")
 RESPONSE = {
@@ -25,6 +36,7 @@ RESPONSE = {
     "store": Field(fields.flag, True),
     "max_output_tokens": Field(fields.whole(1, 2**31 - 1)),
     "parallel_tool_calls": Field(fields.flag, True),
+    "include": Field(_included, ()),
     "reasoning": Field(fields.mapping, {}),
     "text": Field(fields.mapping, {}),
     "tools": Field(fields.mappings, ()),
@@ -37,6 +49,7 @@ RESPONSE = {
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
 _TOOLS = {"function": ("name", "description", "parameters"), "custom": ("name", "description", "format")}
+_REASONING = "reasoning.encrypted_content"
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = ("input_text", "output_text", "text", "refusal")
 
@@ -45,12 +58,15 @@ _TEXTS = ("input_text", "output_text", "text", "refusal")
 class ResponseAsked(ChatAsked):
     """A request for a response.
 
-    `conversation` is what a response to this one goes on from, without the instructions, which are not kept.
+    `conversation` is what a response to this one goes on from, without the instructions, which are not kept. A response
+    that `summarises` shows its reasoning as a summary, and one that `carries` it has clients bring it back.
     """
 
     conversation: Messages = ()
     store: bool = True
     previous: str | None = None
+    summarises: bool = False
+    carries: bool = False
     echoed: Mapping[str, Any] | None = None
 
 
@@ -69,6 +85,7 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
     instructions = ({"role": "system", "content": values["instructions"]},) if values["instructions"] else ()
     offer, other_tools = _tools(values["tools"])
     known = (*RESPONSE, "input")
+    not_included = (f"include[{index}]" for index, each in enumerate(values["include"]) if each != _REASONING)
     return ResponseAsked(
         model=values["model"],
         stream=values["stream"],
@@ -86,9 +103,16 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
         budget=chosen_budget(values),
         conversation=conversation,
         store=values["store"],
+        summarises=_summary(values["reasoning"]) is not None,
+        carries=_REASONING in values["include"] or not values["store"],
         previous=values["previous_response_id"],
         echoed=_echoed(values, body),
-        ignored=(*(fields.shortened(name) for name in body if name not in known), *form.partly, *other_tools),
+        ignored=(
+            *(fields.shortened(name) for name in body if name not in known),
+            *not_included,
+            *form.partly,
+            *other_tools,
+        ),
     )
 
 
@@ -129,9 +153,7 @@ def _add(told: list[dict[str, Any]], name: str, item: Mapping[str, Any]) -> None
                 }
             )
         case "reasoning":
-            parts = item.get("content") or item.get("summary") or []
-            text = "\n".join(str(part.get("text", "")) for part in fields.mappings(f"{name}.content", parts))
-            if text:
+            if text := reasoning_of(name, item):
                 told.append({"role": "assistant", "content": "", "reasoning_content": text})
         case other:
             raise FieldError(f"{name}.type", f"items of type {shown(other)} are not supported.", "Leave it out.")
@@ -198,6 +220,15 @@ def _thinking(reasoning: Mapping[str, Any]) -> dict[str, Any]:
     return variables_of_effort(None if chosen is None else effort("reasoning.effort", chosen))
 
 
+def _summary(reasoning: Mapping[str, Any]) -> str | None:
+    """The summary of the reasoning that is asked for, by its name or by the one that it had once."""
+    for name in ("summary", "generate_summary"):
+        if reasoning.get(name) is not None:
+            chosen: str = fields.one_of(*SUMMARIES)(f"reasoning.{name}", reasoning[name])
+            return chosen
+    return None
+
+
 def _echoed(values: Mapping[str, Any], body: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a response repeats of its request."""
     return {
@@ -206,7 +237,7 @@ def _echoed(values: Mapping[str, Any], body: Mapping[str, Any]) -> Mapping[str, 
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": values["parallel_tool_calls"],
         "previous_response_id": values["previous_response_id"],
-        "reasoning": {"effort": values["reasoning"].get("effort"), "summary": None},
+        "reasoning": {"effort": values["reasoning"].get("effort"), "summary": _summary(values["reasoning"])},
         "store": values["store"],
         "temperature": values["temperature"],
         "text": {"format": values["text"].get("format") or {"type": "text"}},

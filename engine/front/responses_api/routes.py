@@ -81,6 +81,6 @@ class Responses:
                 if asked.store:
                     self._stored.add(response, asked.conversation)
 
-            shape = ResponseShape(loaded.name, asked.echoed or {}, reader.form.id_style, keep)
+            shape = ResponseShape(loaded.name, asked, reader.form.id_style, keep)
             ignored = asked.idle(reader)
             return naming_ignored(await respond(asked, loaded, jobs, shape, stack), ignored)

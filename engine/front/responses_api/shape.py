@@ -5,20 +5,56 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from engine.front.answers import Piece, Tally
 from engine.front.forms.tools import call_id
+from engine.front.responses_api.reasoning import carried
+from engine.front.responses_api.requests import ResponseAsked
 from engine.front.wire.dialects import Dialect, Json, ResponsesDialect
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
 Keep = Callable[[Json], None]
-_DELTAS = {
-    "reasoning": "response.reasoning_text",
-    "message": "response.output_text",
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How an item of text is told: the list of parts that it has, such a part, and the names of its events."""
+
+    item: str
+    parts: str
+    part: Mapping[str, Any]
+    part_event: str
+    text_event: str
+
+
+_MESSAGE = _Words(
+    "message",
+    "content",
+    {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "response.content_part",
+    "response.output_text",
+)
+_REASONING = _Words(
+    "reasoning",
+    "content",
+    {"type": "reasoning_text", "text": ""},
+    "response.content_part",
+    "response.reasoning_text",
+)
+_SUMMARY = _Words(
+    "reasoning",
+    "summary",
+    {"type": "summary_text", "text": ""},
+    "response.reasoning_summary_part",
+    "response.reasoning_summary_text",
+)
+_CALLS = {
     "function_call": "response.function_call_arguments",
     "custom_tool_call": "response.custom_tool_call_input",
 }
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _TOLD = {"function_call": ("name", "arguments"), "custom_tool_call": ("input",)}
 """What is told of a call once it is whole; the last of it is what has grown."""
 
@@ -26,17 +62,20 @@ _TOLD = {"function_call": ("name", "arguments"), "custom_tool_call": ("input",)}
 class ResponseShape:
     """One response. `keep` gets it when it is complete."""
 
-    def __init__(self, model: str, echoed: Mapping[str, Any], id_style: str, keep: Keep) -> None:
+    def __init__(self, model: str, asked: ResponseAsked, id_style: str, keep: Keep) -> None:
         self.dialect: Dialect = ResponsesDialect(self._failed)
         self.id = f"resp_{secrets.token_hex(24)}"
         self._model = model
-        self._echoed = echoed
+        self._echoed = asked.echoed or {}
+        self._reasoning = _SUMMARY if asked.summarises else _REASONING
+        self._carries = asked.carries
         self._id_style = id_style
         self._keep = keep
         self._created = int(time.time())
         self._events = 0
         self._output: list[Json] = []  # items; the last one is being made while `_open`
         self._open = False
+        self._words = _MESSAGE  # of the item that is being made, where it is one of text
         self._reason = "stop"
 
     def opening(self, index: int) -> Sequence[Json]:
@@ -46,16 +85,16 @@ class ResponseShape:
     def events(self, piece: Piece) -> Sequence[Json]:
         events: list[Json] = []
         if piece.thought:
-            events += self._grow("reasoning", piece.thought)
+            events += self._grow(self._reasoning, piece.thought)
         if piece.text:
-            events += self._grow("message", piece.text)
+            events += self._grow(_MESSAGE, piece.text)
         match piece.call:
             case CallBegun():
                 events += self._begin_call(piece.call)
             case CallGrown(arguments):
                 item = self._output[-1]
                 item[_TOLD[item["type"]][-1]] += arguments
-                events.append(self._event(f"{_DELTAS[item['type']]}.delta", **self._place(), delta=arguments))
+                events.append(self._event(f"{_CALLS[item['type']]}.delta", **self._place(), delta=arguments))
             case CallEnded():
                 events += self._close()
         if piece.finish_reason is not None:
@@ -96,28 +135,27 @@ class ResponseShape:
             "usage": None if tally is None else _usage(tally),
         }
 
-    def _grow(self, kind: str, text: str) -> list[Json]:
+    def _grow(self, words: _Words, text: str) -> list[Json]:
         """The events of some more reasoning, or of some more of a message."""
         events: list[Json] = []
-        if not self._open or self._output[-1]["type"] != kind:
+        if not self._open or self._output[-1]["type"] != words.item:
             events += self._close()
-            events += self._begin(kind)
+            events += self._begin(words)
         self._part()["text"] += text
-        events.append(self._event(f"{_DELTAS[kind]}.delta", **self._place(), content_index=0, delta=text))
+        events.append(self._of_part(f"{words.text_event}.delta", delta=text))
         return events
 
-    def _begin(self, kind: str) -> list[Json]:
-        item: Json = {"id": f"{'rs' if kind == 'reasoning' else 'msg'}_{secrets.token_hex(24)}", "type": kind}
-        if kind == "reasoning":
-            item |= {"summary": [], "content": [{"type": "reasoning_text", "text": ""}], "status": "in_progress"}
+    def _begin(self, words: _Words) -> list[Json]:
+        self._open, self._words = True, words
+        item: Json = {"id": f"{_PREFIXES[words.item]}_{secrets.token_hex(24)}", "type": words.item}
+        if words.item == "reasoning":
+            item["summary"] = []
         else:
-            item |= {"role": "assistant", "status": "in_progress"}
-            item["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
-        self._output.append(item)
-        self._open = True
-        added = self._event("response.output_item.added", output_index=self._index, item={**item, "content": []})
-        part = dict(self._part())
-        return [added, self._event("response.content_part.added", **self._place(), content_index=0, part=part)]
+            item["role"] = "assistant"
+        item |= {"status": "in_progress", words.parts: []}
+        added = self._event("response.output_item.added", output_index=len(self._output), item=item)
+        self._output.append({**item, words.parts: [dict(words.part)]})
+        return [added, self._of_part(f"{words.part_event}.added", part=words.part)]
 
     def _close(self) -> list[Json]:
         """The events that end the item that is being made."""
@@ -126,6 +164,8 @@ class ResponseShape:
         self._open = False
         item = self._output[-1]
         item["status"] = "completed"
+        if item["type"] == "reasoning" and self._carries:
+            item["encrypted_content"] = carried(self._part()["text"])
         return [
             *self._done(item),
             self._event("response.output_item.done", output_index=self._index, item=dict(item)),
@@ -135,18 +175,18 @@ class ResponseShape:
         """What is told of an item's content when it is whole."""
         if item["type"] in _TOLD:
             told = {name: item[name] for name in _TOLD[item["type"]]}
-            return [self._event(f"{_DELTAS[item['type']]}.done", **self._place(), **told)]
-        part = dict(self._part())
+            return [self._event(f"{_CALLS[item['type']]}.done", **self._place(), **told)]
+        part = self._part()
         return [
-            self._event(f"{_DELTAS[item['type']]}.done", **self._place(), content_index=0, text=part["text"]),
-            self._event("response.content_part.done", **self._place(), content_index=0, part=part),
+            self._of_part(f"{self._words.text_event}.done", text=part["text"]),
+            self._of_part(f"{self._words.part_event}.done", part=part),
         ]
 
     def _begin_call(self, call: CallBegun) -> list[Json]:
         closing = self._close()
-        kind, prefix = ("custom_tool_call", "ctc") if call.custom else ("function_call", "fc")
+        kind = "custom_tool_call" if call.custom else "function_call"
         item: Json = {
-            "id": f"{prefix}_{secrets.token_hex(24)}",
+            "id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}",
             "type": kind,
             "status": "in_progress",
             "call_id": call_id(call.id, self._id_style),
@@ -165,8 +205,14 @@ class ResponseShape:
         return {"item_id": self._output[-1]["id"], "output_index": self._index}
 
     def _part(self) -> Json:
-        part: Json = self._output[-1]["content"][0]
+        """The one part of the item of text that is being made."""
+        part: Json = self._output[-1][self._words.parts][0]
         return part
+
+    def _of_part(self, kind: str, **members: Any) -> Json:
+        """An event of that part; of the text of a message it has log probabilities, of which there are none."""
+        scores: Json = {"logprobs": []} if kind.startswith(_MESSAGE.text_event) else {}
+        return self._event(kind, **self._place(), **{f"{self._words.parts}_index": 0}, **members, **scores)
 
     def _event(self, kind: str, **members: Any) -> Json:
         self._events += 1
@@ -176,7 +222,7 @@ class ResponseShape:
 def _usage(tally: Tally) -> Json:
     return {
         "input_tokens": tally.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": tally.cached_tokens},
+        "input_tokens_details": {"cached_tokens": tally.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": tally.generated,
         "output_tokens_details": {"reasoning_tokens": tally.reasoned},
         "total_tokens": tally.prompt_tokens + tally.generated,

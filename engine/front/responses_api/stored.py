@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.front.forms.custom_tools import call_of
+from engine.front.responses_api.reasoning import reasoning_of
 from engine.front.responses_api.requests import Messages
 from engine.front.wire import fields
 from engine.front.wire.fields import FieldError
@@ -88,7 +89,7 @@ def _said(response: Mapping[str, Any]) -> Messages:
     for item in response["output"]:
         match item["type"]:
             case "reasoning":
-                message["reasoning_content"] = message.get("reasoning_content", "") + item["content"][0]["text"]
+                message["reasoning_content"] = message.get("reasoning_content", "") + reasoning_of("item", item)
             case "message":
                 message["content"] += item["content"][0]["text"]
             case "function_call":
