@@ -10,7 +10,7 @@ from engine.spec.check import require, require_positive
 ACTIVATIONS = ("silu", "clamped_silu", "limited_silu", "capped_silu", "relu2", "gelu_tanh", "gelu")
 LIMITED = ("clamped_silu", "limited_silu", "capped_silu")  # activations that have a limit
 MOST_EXPERTS = 4096
-SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sqrt_softplus", "sparse_mixer")
+SCORINGS = ("softmax", "sigmoid", "softmax_topk", "sigmoid_topk", "sqrt_softplus", "sparse_mixer")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Moe:
     turns back into it; 0: they see the hidden state. With `scaled_input` the router's weight multiplies what the one
     chosen expert sees and not what it says. With `bias` one vector is added to what the routed experts make together.
     `apart`: routed experts read a norm of the stream of their own, and what they and the shared experts make is normed
-    for each alone before it is added.
+    for each alone before it is added. `normed`: what all of them make together is normed before it is added.
 
     The router may choose one of `zero` further experts, which cost nothing: they return what they see. With `deferred`
     the routed experts' output is added to the residual stream behind the next layer, where it is ready by then; what is
@@ -133,6 +133,7 @@ class Moe:
     zero: int = 0
     deferred: bool = False
     bias: bool = False
+    normed: bool = False
 
     def __post_init__(self) -> None:
         router, count = self.router, self.choices
@@ -143,6 +144,7 @@ class Moe:
         require(
             not self.deferred or self.shared is not None, "a layer that defers its experts adds shared ones at once"
         )
+        require(not (self.deferred and self.normed), "experts that add to the stream twice have no norm in common")
         require(count % router.groups == 0, f"{count} experts cannot form {router.groups} equal groups")
         reach = count // router.groups * router.top_groups
         require(router.top_k <= reach, f"a token cannot choose {router.top_k} of {reach} experts")

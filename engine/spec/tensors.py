@@ -92,6 +92,8 @@ def _layer_tensors(spec: Spec, layer: int) -> Iterator[Wanted]:
             if ffn.apart:
                 for key in ("experts_norm", "experts_post_norm", *["shared_post_norm"] * (ffn.shared is not None)):
                     yield from _norm(spec, key)
+            if ffn.normed:
+                yield from _norm(spec, "experts_shared_norm")
             if ffn.latent:
                 yield Wanted("latent_in", ffn.latent, hidden)
                 yield Wanted("latent_out", hidden, ffn.latent)

@@ -13,7 +13,8 @@ enum RouteScoring : int {
     kRouteSigmoid = 1,
     kRouteSoftmaxTopK = 2,
     kRouteSqrtSoftplus = 3,
-    kRouteSparseMixer = 4
+    kRouteSparseMixer = 4,
+    kRouteSigmoidTopK = 5
 };
 
 // The functions below are called by all lanes of the warp, on shared memory, and give every lane the same answer.
@@ -180,6 +181,10 @@ extern "C" __global__ void route(const float* logits, int stride, const float* b
             __syncwarp();
         }
     if (scoring == kRouteSoftmaxTopK) softmax(chosen, top_k);
+    if (scoring == kRouteSigmoidTopK) {
+        for (int j = own_lane(); j < top_k; j += kWarp) chosen[j] = sigmoid(chosen[j]);
+        __syncwarp();
+    }
     if (normalize != 0) {
         const float total = warp_lane_sum(chosen, top_k) + 1e-20f;
         __syncwarp();

@@ -12,6 +12,7 @@ Scoring scoring_of(const OpReader& op, const std::string& name) {
     if (name == "softmax") return Scoring::softmax;
     if (name == "sigmoid") return Scoring::sigmoid;
     if (name == "softmax_topk") return Scoring::softmax_topk;
+    if (name == "sigmoid_topk") return Scoring::sigmoid_topk;
     if (name == "sqrt_softplus") return Scoring::sqrt_softplus;
     if (name == "sparse_mixer") return Scoring::sparse_mixer;
     op.fail("the scoring " + name + " is unknown");

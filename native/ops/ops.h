@@ -109,7 +109,7 @@ struct AttentionPart {
     float* o = nullptr;  // [rows][v_stride]
 };
 
-enum class Scoring : uint8_t { softmax, sigmoid, softmax_topk, sqrt_softplus, sparse_mixer };
+enum class Scoring : uint8_t { softmax, sigmoid, softmax_topk, sigmoid_topk, sqrt_softplus, sparse_mixer };
 
 struct RouteShape {
     int experts = 0;

@@ -55,13 +55,17 @@ void close_groups(const RouteShape& shape, const float* choice, float* worth, bo
     for (int i = 0; i < shape.experts; ++i) taken[i] = !open[i / size];
 }
 
-// Scores of all experts, which weights are made of; only those of `softmax_topk` are not final yet.
+bool chooses_by_logits(Scoring scoring) {
+    return scoring == Scoring::softmax_topk || scoring == Scoring::sigmoid_topk || scoring == Scoring::sparse_mixer;
+}
+
+// Scores of all experts, which weights are made of; those of scorings that choose by logits are not final yet.
 void score(const RouteShape& shape, const float* logits, float* scores) {
     const int n = shape.experts;
     if (shape.scoring == Scoring::softmax) softmax(logits, n, scores);
     for (int i = 0; i < n; ++i) {
         if (shape.scoring == Scoring::sigmoid) scores[i] = sigmoid(logits[i]);
-        if (shape.scoring == Scoring::softmax_topk || shape.scoring == Scoring::sparse_mixer) scores[i] = logits[i];
+        if (chooses_by_logits(shape.scoring)) scores[i] = logits[i];
         if (shape.scoring == Scoring::sqrt_softplus) scores[i] = std::sqrt(softplus(logits[i]));
     }
 }
@@ -84,6 +88,8 @@ void weigh_chosen(const RouteShape& shape, const float* scores, const int32_t* i
     if (shape.scoring == Scoring::sparse_mixer)
         for (int j = 0; j < shape.top_k; ++j) weights[j] = sparse_share(shape, scores, ids, j);
     if (shape.scoring == Scoring::softmax_topk) softmax(weights, shape.top_k, weights);
+    if (shape.scoring == Scoring::sigmoid_topk)
+        for (int j = 0; j < shape.top_k; ++j) weights[j] = sigmoid(weights[j]);
     if (shape.normalize) {
         const float total = lane_sum(weights, static_cast<size_t>(shape.top_k)) + 1e-20f;
         for (int j = 0; j < shape.top_k; ++j) weights[j] = weights[j] / total;

@@ -64,6 +64,14 @@ PUBLISHED = (
         ("model.vision_tower.patch_conv.weight",),
         {"vision": 1},
     ),
+    Published(
+        "ministral3",
+        "mistral3",
+        "language_model.model.",
+        "language_model.lm_head.",
+        ("vision_tower.patch_conv.weight",),
+        {"vision": 1},
+    ),
     Published("qwen2-odd-yarn", "qwen2_vl", "model.", "lm_head.", ("visual.merger.ln_q.weight",), {"vision": 1}, dict),
     Published(
         "deepseek_v3",

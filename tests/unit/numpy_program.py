@@ -138,6 +138,8 @@ class NumpyProgram:
         if a["scoring"] == "softmax_topk":
             weights = np.exp(weights - weights.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
+        if a["scoring"] == "sigmoid_topk":
+            weights = 1 / (1 + np.exp(-weights))
         if a["scoring"] == "sparse_mixer":
             weights = _sparse_shares(logits, ids, a["jitter"])
         if a["normalize"]:

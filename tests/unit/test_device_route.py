@@ -61,6 +61,7 @@ ROUTES = {
     "normalised and scaled": Route(normalize=True, scale=2.5),
     "sigmoid with bias": Route(scoring="sigmoid", bias=True, normalize=True),
     "softmax over the chosen": Route(scoring="softmax_topk", bias=True),
+    "sigmoid of the chosen": Route(scoring="sigmoid_topk", bias=True, normalize=True, scale=1.5),
     "root of softplus": Route(scoring="sqrt_softplus", bias=True, normalize=True, scale=1.5),
     "by token": Route(scoring="sqrt_softplus", normalize=True, by_token=True),
     "scales": Route(normalize=True, scale=1.5, scales=True),

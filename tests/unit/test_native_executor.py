@@ -80,6 +80,7 @@ ROUTES = {
     "sigmoid with bias": {"scoring": "sigmoid", "bias": True},
     "softmax with bias": {"bias": True},
     "softmax of the chosen": {"scoring": "softmax_topk", "normalize": False},
+    "sigmoid of the chosen": {"scoring": "sigmoid_topk", "bias": True},
     "sparse mixer": {"scoring": "sparse_mixer", "normalize": False, "jitter": 0.3},
     "groups": {"groups": 4, "top_groups": 2, "group_top": 1},
     "groups by two, biased": {"scoring": "sigmoid", "groups": 2, "top_groups": 1, "group_top": 2, "bias": True},

@@ -105,6 +105,26 @@ def test_mimo_has_to_say_which_layers_have_a_window() -> None:
         spec_from_config(unlisted)
 
 
+KOLIBRI1 = {
+    **{"model_type": "kolibri1", "vocab_size": 128000, "hidden_size": 2560, "num_hidden_layers": 50},
+    **{"num_attention_heads": 48, "num_key_value_heads": 4, "max_position_embeddings": 262144, "sliding_window": 513},
+}
+
+
+def test_kolibri_sees_everything_in_every_fifth_layer_and_rotates_nothing_there() -> None:
+    spec = spec_from_config(KOLIBRI1)
+    seeing = [layer for layer in range(50) if not attention(spec, layer).window]
+    assert seeing == list(range(4, 50, 5))
+    assert [layer for layer in range(50) if attention(spec, layer).rope is None] == seeing
+    with pytest.raises(CorruptFileError, match="sliding_window"):
+        spec_from_config({**KOLIBRI1, "sliding_window": None})
+
+
+def test_flint_has_to_say_which_layers_have_a_window() -> None:
+    with pytest.raises(CorruptFileError, match="lacks layer_types"):
+        spec_from_config({**KOLIBRI1, "model_type": "flint", "intermediate_size": 6144})
+
+
 def test_a_list_of_settings_is_refused_for_one_of_them() -> None:
     with pytest.raises(UnsupportedError, match="attn_type_list"):
         spec_from_config({**MINIMAX_M2, "attn_type_list": [0, *[1] * 61]})

@@ -12,7 +12,7 @@ EMBED_THREADS = 64
 WARP = 32
 SAME_ROW = 0  # the stride of what has one row for all
 GLUS = {name: number for name, number in GLU_KINDS.items() if name not in UNGATED}
-SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2, "sqrt_softplus": 3, "sparse_mixer": 4}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_topk": 2, "sqrt_softplus": 3, "sparse_mixer": 4, "sigmoid_topk": 5}
 MOST_EXPERTS, MOST_GROUPS, MOST_CHOSEN = 4096, 256, 64  # of native/cuda/route.cu
 
 

@@ -55,6 +55,8 @@ def lower_moe(build: Build, moe: Moe, source: str, target: str) -> None:
             build.op("add", (target, shared), (target,), scale=moe.shared.scale)
         elif moe.shared.scale != 1.0:
             build.op("scale", (target,), (target,), ("",), by=moe.shared.scale)
+    if moe.normed:
+        build.stream_norm(target, target, "experts_shared_norm")
 
 
 def _choice(build: Build, moe: Moe, source: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ SCORINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits.softmax(-1),
     "sigmoid": torch.sigmoid,
     "softmax_topk": lambda logits: logits,
+    "sigmoid_topk": lambda logits: logits,
     "sparse_mixer": lambda logits: logits,
     "sqrt_softplus": lambda logits: softplus(logits).sqrt(),
 }
@@ -34,6 +35,8 @@ def _route(op: Op, step: Step) -> None:
     weights = scores.gather(-1, ids)
     if scoring == "softmax_topk":
         weights = weights.softmax(-1)
+    if scoring == "sigmoid_topk":
+        weights = weights.sigmoid()
     if scoring == "sparse_mixer":
         weights = _sparse_mixer(scores, ids, float(op.attrs["jitter"]))
     if op.attrs["normalize"]:

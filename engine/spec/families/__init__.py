@@ -33,6 +33,7 @@ from engine.spec.families.llama4 import LLAMA4
 from engine.spec.families.local import LOCAL_FAMILIES
 from engine.spec.families.longcat import LONGCAT_FAMILIES
 from engine.spec.families.minimax import MINIMAX_FAMILIES
+from engine.spec.families.near_positions import NEAR_POSITION_FAMILIES
 from engine.spec.families.parallel import PARALLEL_FAMILIES
 from engine.spec.families.post_norm import POST_NORM_FAMILIES
 from engine.spec.families.record import Family
@@ -74,6 +75,7 @@ FAMILIES: Mapping[str, Family] = {
         *GLM_NEXT_FAMILIES,
         *ERNIE_FAMILIES,
         *LOCAL_FAMILIES,
+        *NEAR_POSITION_FAMILIES,
         *HEAD_GATE_FAMILIES,
         LLAMA4,
         *GEMMA_DENSE_FAMILIES,

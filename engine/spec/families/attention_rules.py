@@ -83,6 +83,11 @@ class GrowthRule:
     enabled: Key | bool = True
 
 
+GROWTH = key("rope_parameters.llama_4_scaling_beta", "rope_scaling.llama_4_scaling_beta", default=0.0)
+ORIGINAL_CONTEXT = tuple(f"{holder}.original_max_position_embeddings" for holder in ("rope_parameters", "rope_scaling"))
+TOLD_GROWTH = GrowthRule(rate=GROWTH, every=key(*ORIGINAL_CONTEXT), enabled=GROWTH)  # as the positions say
+
+
 @dataclass(frozen=True)
 class QueryExpertsRule:
     """Pairs of query and output matrices, of which a token chooses some; the number of heads follows from these."""

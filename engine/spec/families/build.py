@@ -8,7 +8,7 @@ from dataclasses import replace
 from engine.spec.attention import Attention, LatentAttention
 from engine.spec.check import require, require_positive
 from engine.spec.families.attention import attention_mixer, windows_of
-from engine.spec.families.attention_rules import AttentionRule, CompressedRule, LatentRule
+from engine.spec.families.attention_rules import FULL, AttentionRule, CompressedRule, LatentRule
 from engine.spec.families.compressed import compressed_mixers, layers_by_token, read_streams
 from engine.spec.families.config import Config, key
 from engine.spec.families.experts import dense_part, expert_part, layers_with_experts
@@ -164,7 +164,7 @@ def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
             )
             for layer, (window, is_moe) in enumerate(zip(windows, moe, strict=True))
         ]
-    attending = _attending_mixers(family.mixer, config, count)
+    attending = _attending_mixers(family, config, count)
     if family.recurrent is None:
         return attending
     keep_states = recurrent_layers(family.recurrent, config, count)
@@ -175,9 +175,15 @@ def _mixers(family: Family, config: Config, moe: list[bool]) -> list[Mixer]:
     ]
 
 
-def _attending_mixers(rule: AttentionRule | LatentRule, config: Config, count: int) -> list[Mixer]:
-    """Attention that differs from layer to layer by its indexer alone."""
+def _attending_mixers(family: Family, config: Config, count: int) -> list[Mixer]:
+    """Attention that differs from layer to layer by its indexer alone, or, between recurrent layers, by its window."""
+    rule = family.mixer
+    assert isinstance(rule, AttentionRule | LatentRule), f"{family.name} keeps entries beside recurrent layers"
     mixer = attention_mixer(rule, config, 0)
+    if family.windowed is not None and family.recurrent is not None:
+        types = [FULL if name in family.recurrent.names else name for name in config.texts(family.recurrent.types)]
+        windows = windows_of(rule, config.with_fields({"layer_types": types}), count)
+        return [attention_mixer(family.windowed, config, window) if window else mixer for window in windows]
     if rule.index is None or mixer.indexer is None:
         return [mixer] * count
     shared = replace(mixer, indexer=replace(mixer.indexer, shared=True))

@@ -1,8 +1,19 @@
-"""Families most of whose layers are gated delta nets: Qwen's since Qwen3-Next, and Kimi Linear."""
+"""Families with gated delta nets: Qwen's since Qwen3-Next, Lara Mini, and Kimi Linear."""
 
 from __future__ import annotations
 
-from engine.spec.families.attention_rules import AttentionRule, LatentRule, RopeRule
+from dataclasses import replace
+
+from engine.spec.families.attention_rules import (
+    ATTENTION_BIAS,
+    FULL,
+    SLIDING,
+    SLIDING_LISTED,
+    AttentionRule,
+    LatentRule,
+    RopeRule,
+    WindowRule,
+)
 from engine.spec.families.config import key
 from engine.spec.families.expert_rules import GroupRule, MoeRule, SharedRule
 from engine.spec.families.layer_rules import DeltaRule, RecurrentRule
@@ -50,16 +61,19 @@ QWEN_DELTA = RecurrentRule(
 QWEN_SHARED = SharedRule(key("shared_expert_intermediate_size"), gated=True)
 # Norms are kept as what is added to one, but for those behind a delta net.
 NORMS = ("final_norm", "attn_norm", "ffn_norm", "attn.q_norm", "attn.k_norm")
-QWEN_SOURCES = (
-    in_layer("self_attn.q_proj.weight", "attn.q", "attn.gate", arrangement=PER_HEAD),
-    *zero_centred(DECODER, *NORMS),
-    *EXPERTS,
-    *SHARED_EXPERT,
+DELTA_NET = (
     values_in_layer("linear_attn.conv1d.weight", "delta.conv"),
     in_layer("linear_attn.A_log", "delta.a_log"),
     in_layer("linear_attn.dt_bias", "delta.dt_bias"),
     in_layer("linear_attn.norm.weight", "delta.norm"),
     in_layer("linear_attn.out_proj.weight", "delta.o"),
+)
+QWEN_SOURCES = (
+    in_layer("self_attn.q_proj.weight", "attn.q", "attn.gate", arrangement=PER_HEAD),
+    *zero_centred(DECODER, *NORMS),
+    *EXPERTS,
+    *SHARED_EXPERT,
+    *DELTA_NET,
 )
 
 # Projections that lie together: of each key head's group of heads, or of all heads of a kind.
@@ -125,6 +139,57 @@ QWEN3_5 = Family(
     also=("qwen3_5_text",),
 )
 
+# --- Translated's Lara Mini: positions are rotated in the layers with a window alone
+
+LARA_EVERYWHERE = AttentionRule(
+    head_dim=key("head_dim", default=128),
+    qk_norm="head",
+    qkv_bias=ATTENTION_BIAS,
+    o_bias=ATTENTION_BIAS,
+    rope=None,
+    window=WindowRule(size=key("sliding_window", default=512), typed=True, layers=SLIDING_LISTED),
+)
+LARA_MINI = Family(
+    name="lara_mini",
+    architecture="LaraMiniForCausalLM",
+    names=Names(
+        (
+            *DECODER,
+            *EXPERTS,
+            *projections("mlp.shared_expert", "shared.", GATED),
+            in_layer(
+                "linear_attn.in_proj.weight",
+                *("delta.q", "delta.k", "delta.v", "delta.gate", "delta.beta", "delta.decay"),
+            ),
+            in_layer("linear_attn.out_norm.weight", "delta.norm"),
+            *DELTA_NET,
+        ),
+        SKIPPED,
+    ),
+    mixer=LARA_EVERYWHERE,
+    windowed=replace(LARA_EVERYWHERE, rope=RopeRule()),
+    recurrent=RecurrentRule(
+        DeltaRule(
+            key_heads=key("linear_num_key_heads", default=8),
+            heads=key("linear_num_value_heads", default=16),
+            k_dim=key("linear_key_head_dim", default=128),
+            v_dim=key("linear_value_head_dim", default=128),
+            kernel=key("linear_conv_kernel_dim", default=4),
+        ),
+        names=LINEAR,
+        attending=(FULL, SLIDING),
+    ),
+    moe=MoeRule(
+        count=key("num_experts", default=128),
+        top_k=key("num_experts_per_tok", default=4),
+        width=WIDTH,
+        normalize=key("norm_topk_prob", default=True),
+        shared=SharedRule(key("shared_expert_intermediate_size", default=512)),
+    ),
+    dense_width=None,
+    defaults={"tie_word_embeddings": True},
+)
+
 # --- Kimi
 
 KIMI_LINEAR = Family(
@@ -181,4 +246,4 @@ KIMI_LINEAR = Family(
     },
 )
 
-DELTA_FAMILIES = (QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, KIMI_LINEAR)
+DELTA_FAMILIES = (QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, LARA_MINI, KIMI_LINEAR)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from engine.spec.families.attention_rules import ATTENTION_BIAS, SLIDING_LATE, AttentionRule, WindowRule
+from engine.spec.families.attention_rules import (
+    ATTENTION_BIAS,
+    SLIDING_LATE,
+    TOLD_GROWTH,
+    AttentionRule,
+    WindowRule,
+)
 from engine.spec.families.config import key
 from engine.spec.families.naming import DECODER, SKIPPED
 from engine.spec.families.record import Family
@@ -24,6 +30,26 @@ MISTRAL = Family(
     architecture="MistralForCausalLM",
     names=NAMES,
     mixer=AttentionRule(window=WindowRule(size=key("sliding_window", default=4096, null=0))),
+)
+
+# Ministral 3 and Devstral 2: queries grow as Llama 4's do.
+MINISTRAL3 = Family(
+    name="ministral3",
+    architecture="Ministral3ForCausalLM",
+    names=NAMES,
+    mixer=AttentionRule(head_dim=key("head_dim", default=128), growth=TOLD_GROWTH, window=WindowRule()),
+    norm_eps=key("rms_norm_eps", default=1e-5),
+    defaults={
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "rope_theta": 1000000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16384,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        }
+    },
 )
 
 QWEN2 = Family(
@@ -74,4 +100,4 @@ ARCEE = Family(
     activations={"relu2": "relu2"},
 )
 
-DENSE_FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE, ARCEE)
+DENSE_FAMILIES = (LLAMA, MISTRAL, MINISTRAL3, QWEN2, QWEN3, GRANITE, ARCEE)

@@ -72,7 +72,8 @@ class MoeRule:
     scaled_input: bool = False
     apart: bool = False
     bias: bool = False
-    normed: bool = False
+    normed: bool = False  # what the router reads
+    output_normed: bool = False
     expert_scale: bool = False
     zero: Key | int = 0  # further experts, which return what they see
     clamped: ActivationRule | None = None

@@ -61,6 +61,7 @@ def expert_part(family: Family, config: Config) -> Moe:
         rule.apart,
         config.integer(rule.zero),
         bias=rule.bias,
+        normed=rule.output_normed,
     )
 
 

@@ -1,32 +1,28 @@
-"""Latent attention as DeepSeek has it, in models of others: Mistral 4, Sarvam, Youtu."""
+"""Latent attention as DeepSeek has it, in models of others: Mistral 4, Sarvam, A.X-K1, Youtu."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.spec.families.attention_rules import GrowthRule, LatentRule, RopeRule
+from engine.spec.families.attention_rules import TOLD_GROWTH, LatentRule, RopeRule
 from engine.spec.families.config import Key, key
 from engine.spec.families.deepseek import DEEPSEEK_V3, FIRST_DENSE, GROUPS, SCALE, SOURCES, TOP_GROUPS, WIDTH
 from engine.spec.families.expert_rules import GroupRule, MoeRule, SharedRule
-from engine.spec.families.naming import DECODER, LATENT_ATTENTION, SKIPPED
+from engine.spec.families.naming import DECODER, LATENT_ATTENTION, NEXT_TOKEN_LAYERS, SKIPPED, in_layer
 from engine.spec.families.record import Family
-from engine.spec.names import Names
+from engine.spec.families.sigmoid_routed import LAYER_KINDS
+from engine.spec.names import Names, Skipped
 
 PAIRS = key("rope_interleave", default=True)
 
-# Queries grow as Llama 4's do where positions say how fast; a head's rotated values are counted by qk_rope_head_dim,
-# partial_rotary_factor says the same of whole heads.
-GROWTH = key("rope_parameters.llama_4_scaling_beta", "rope_scaling.llama_4_scaling_beta", default=0.0)
-ORIGINAL = "original_max_position_embeddings"
+# A head's rotated values are counted by qk_rope_head_dim, partial_rotary_factor says the same of whole heads.
 MISTRAL4 = Family(
     name="mistral4",
     architecture="Mistral4ForCausalLM",
     names=Names(SOURCES, SKIPPED),
     mixer=LatentRule(
         rope=RopeRule(pairs=PAIRS, part=Key((), 1.0)),
-        growth=GrowthRule(
-            rate=GROWTH, every=key("rope_parameters." + ORIGINAL, "rope_scaling." + ORIGINAL), enabled=GROWTH
-        ),
+        growth=TOLD_GROWTH,
     ),
     moe=MoeRule(
         count=key("n_routed_experts", "num_local_experts", default=128),
@@ -43,7 +39,7 @@ MISTRAL4 = Family(
             "rope_type": "yarn",
             "rope_theta": 10000.0,
             "factor": 128.0,
-            ORIGINAL: 8192,
+            "original_max_position_embeddings": 8192,
             "mscale": 1.0,
             "mscale_all_dim": 1.0,
             "llama_4_scaling_beta": 0.1,
@@ -69,6 +65,25 @@ SARVAM_MLA = replace(
     also=(),
 )
 
+# SK Telecom's A.X-K1. Checkpoints keep a norm behind the parts of dense layers too, where it has no use.
+AXK1 = replace(
+    DEEPSEEK_V3,
+    name="axk1",
+    architecture="AXK1ForCausalLM",
+    names=Names(
+        (
+            in_layer("post_mlp_layernorm.weight", "experts_shared_norm"),
+            in_layer("mlp.post_mlp_layernorm.weight", "experts_shared_norm"),
+            *DEEPSEEK_V3.names.sources,
+        ),
+        (*SKIPPED, NEXT_TOKEN_LAYERS, Skipped("*.post_mlp_layernorm.*", "unused-norm")),
+    ),
+    moe=replace(DEEPSEEK_V3.moe, output_normed=True, types=LAYER_KINDS),
+    defaults={**DEEPSEEK_V3.defaults, "n_routed_experts": 192, "first_k_dense_replace": 1},
+    tested=("f32",),
+    also=(),
+)
+
 YOUTU = Family(
     name="youtu",
     architecture="YoutuForCausalLM",
@@ -77,4 +92,4 @@ YOUTU = Family(
     defaults={"tie_word_embeddings": True},
 )
 
-LATENT_FAMILIES = (MISTRAL4, SARVAM_MLA, YOUTU)
+LATENT_FAMILIES = (MISTRAL4, SARVAM_MLA, AXK1, YOUTU)

@@ -63,6 +63,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "no inputs of layers": lambda spec: unless_same(spec, replace(spec, layer_inputs=None)),
     "gates of layer inputs": _other_gate,
     "experts not apart": moe(lambda moe: replace(moe, apart=False)),
+    "experts not normed": moe(lambda moe: replace(moe, normed=False)),
     "router not normed": router(normed=False),
     "weights of experts not scaled": router(expert_scale=False),
     "linear factor": _scaling(LinearScaling, factor=5.0),
@@ -76,5 +77,6 @@ DENSE_CHANGES: Mapping[str, tuple[str, Callable[[Floats], Floats]]] = {
     "norm of what experts see": ("experts_norm", np.ones_like),
     "norm of what experts make": ("experts_post_norm", np.ones_like),
     "norm of what shared experts make": ("shared_post_norm", np.ones_like),
+    "norm of what all experts make": ("experts_shared_norm", np.ones_like),
     "norm of layer inputs": ("input.post_norm", np.ones_like),
 }

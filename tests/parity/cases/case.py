@@ -64,6 +64,17 @@ def rope(kind: str, **settings: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 5000.0, **settings}}
 
 
+def growing() -> dict[str, Any]:
+    """Positions by which queries grow; made anew for every model, since some of transformers' classes add to them."""
+    yarn = {"factor": 16.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0}
+    return rope("yarn", **yarn, llama_4_scaling_beta=0.3)
+
+
+def growing_linearly() -> dict[str, Any]:
+    """The same without yarn."""
+    return rope("linear", factor=4.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.7)
+
+
 BIASES = {"attention_bias": True}
 
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 5.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .case import BIASES, GRANITE, HEAD, ODD, ODD_HEAD, THETA, Case, rope
+from .case import BIASES, GRANITE, HEAD, ODD, ODD_HEAD, THETA, Case, growing, growing_linearly, rope
 
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 YARN = rope("yarn", factor=8.0, original_max_position_embeddings=64)
@@ -25,6 +25,8 @@ DENSE_CASES = (
     Case("llama-longrope-short", "llama", {**HEAD, **long_rope(512)}),
     Case("llama-longrope-beyond", "llama", {**HEAD, **long_rope(8)}),
     Case("mistral-window", "mistral", {**HEAD, "sliding_window": 11}),
+    Case("ministral3", "ministral3", {**HEAD, **growing()}),
+    Case("ministral3-odd-window", "ministral3", {**ODD, **ODD_HEAD, **growing_linearly(), "sliding_window": 13}),
     Case("qwen2", "qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
     Case("qwen2-odd-yarn", "qwen2", {**ODD, **YARN}),
     Case("qwen3", "qwen3", {**HEAD, "rope_parameters": THETA}),

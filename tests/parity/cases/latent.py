@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .case import BIASES, ODD, Case, rope
+from .case import BIASES, ODD, Case, growing, growing_linearly, rope
 
 LATENT = {
     "num_key_value_heads": 4,
@@ -38,18 +38,11 @@ KIMI_YARN = rope(
 )
 
 # Few latents of few values, as published; the length that queries grow by is short, so that a prompt has several.
-MISTRAL4 = {
-    **LATENT,
-    **rope(
-        "yarn",
-        **{"factor": 16.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0},
-        llama_4_scaling_beta=0.3,
-    ),
-}
+MISTRAL4 = {**LATENT, **growing()}
 ODD_MISTRAL4 = {
     **{**LATENT, **ODD_LATENT, **BIASES, "n_group": 3, "topk_group": 2, "norm_topk_prob": False},
     **{"q_lora_rank": None, "rope_interleave": False},
-    **rope("linear", factor=4.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.7),
+    **growing_linearly(),
 }
 SARVAM = {**LATENT, **DEEPSEEK_YARN, "n_group": 1, "topk_group": 1, "q_lora_rank": None}
 YOUTU = {
@@ -91,6 +84,16 @@ LATENT_CASES = (
         "sarvam_mla-odd-groups",
         "sarvam_mla",
         {**LATENT, **ODD_LATENT, **BIASES, "n_group": 3, "topk_group": 2},
+    ),
+    Case("axk1", "axk1", {**LATENT, **GROUPS, "mlp_layer_types": ["dense", "sparse", "sparse"]}),
+    Case(
+        "axk1-odd-biased-halves",
+        "axk1",
+        {
+            **{**LATENT, **ODD_LATENT, **BIASES, "n_group": 3, "topk_group": 2, "norm_topk_prob": False},
+            **{"rope_interleave": False, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+        },
+        renamed=((r"mlp\.post_mlp", "post_mlp"),),
     ),
     Case("youtu", "youtu", {**YOUTU, "tie_word_embeddings": True}),
     Case(

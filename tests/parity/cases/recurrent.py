@@ -29,6 +29,14 @@ DENSE_DELTA, ODD_DENSE_DELTA = (
     {name: value for name, value in settings.items() if name.startswith(("linear_", "layer_"))}
     for settings in (DELTA, ODD_DELTA)
 )
+LARA_MINI = {
+    **{**DELTA, "sliding_window": 12},
+    "layer_types": ["linear_attention", "sliding_attention", "full_attention"],
+}
+ODD_LARA_MINI = {
+    **{**ODD, **ODD_HEAD, **SEVEN, **BIASES, **ODD_DELTA, "sliding_window": 7, "norm_topk_prob": False},
+    "layer_types": ["sliding_attention", "full_attention", "linear_attention"],
+}
 PARTLY = {"rope_parameters": {**THETA, "partial_rotary_factor": 0.25}}
 HALF = {"rope_parameters": {**THETA, "partial_rotary_factor": 0.6}}
 WIDE_HEAD = {"head_dim": 32}
@@ -163,6 +171,8 @@ RECURRENT_CASES = (
         {**ODD, **ODD_HEAD, **SEVEN, **ODD_DELTA, **HALF, "norm_topk_prob": False, "decoder_sparse_step": 2},
         fused=True,
     ),
+    Case("lara_mini", "lara_mini", {**HEAD, **EIGHT, **LARA_MINI}),
+    Case("lara_mini-odd-biased", "lara_mini", ODD_LARA_MINI),
     Case("qwen3_5_moe", "qwen3_5_moe_text", {**WIDE_HEAD, **EIGHT, **DELTA, **PARTLY}),
     Case(
         "qwen3_5_moe-odd-wrapped",

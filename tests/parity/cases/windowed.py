@@ -82,12 +82,51 @@ ODD_MELLUM = {
     "layer_types": [NEAR, NEAR, FAR],
     "mlp_layer_types": ["dense", "sparse", "sparse"],
 }
+FLINT = {
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 80,
+    "sliding_window": 12,
+    "layer_types": [FAR, NEAR, FAR],
+    "mlp_only_layers": [0],
+}
+ODD_FLINT = {
+    **{**ODD, **ODD_HEAD, **SEVEN, **BIASES},
+    "moe_intermediate_size": 28,
+    "shared_expert_intermediate_size": 38,
+    "norm_topk_prob": False,
+    "sliding_window": 7,
+    "layer_types": [NEAR, NEAR, FAR],
+    "decoder_sparse_step": 2,
+    "mlp_only_layers": [],
+}
+KOLIBRI1 = {
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 80,
+    "sliding_window": 12,
+    "layer_types": [FAR, NEAR, NEAR],
+}
+ODD_KOLIBRI1 = {
+    **{**ODD, **ODD_HEAD, **SEVEN},
+    "moe_intermediate_size": 28,
+    "shared_expert_intermediate_size": 38,
+    "norm_topk_prob": True,
+    "sliding_window": 7,
+}
+KOLIBRI1_PUBLISHED = (
+    ("mlp.gate.e_score_correction_bias", "moe.router.expert_bias"),
+    ("post_self_attn_layernorm", "post_attn_norm"),
+    ("post_mlp_layernorm", "post_ffn_norm"),
+)
 
 WINDOWED_CASES = (
     Case("step3p5", "step3p7", {"text_config": STEP, "vision_config": EYES}),
     Case("step3p5-odd-biased", "step3p7", {"text_config": ODD_STEP, "vision_config": EYES}),
     Case("laguna", "laguna", LAGUNA),
     Case("laguna-odd-gates-of-values", "laguna", ODD_LAGUNA),
+    Case("flint", "flint", {**HEAD, **EIGHT, **FLINT}),
+    Case("flint-odd-steps", "flint", ODD_FLINT, renamed=((r"\.sinks", ".softmax_offset"),)),
+    Case("kolibri1", "kolibri1", {**HEAD, **EIGHT, **KOLIBRI1}),
+    Case("kolibri1-odd-normalised", "kolibri1", ODD_KOLIBRI1, renamed=KOLIBRI1_PUBLISHED),
     Case("mellum", "mellum", {**HEAD, **MELLUM}),
     Case("mellum-odd-dense-layers", "mellum", {**ODD, **ODD_HEAD, **SEVEN, **ODD_MELLUM}),
     Case("granite_swa", "granite_swa", {**GRANITE, "sliding_window": 13, "layer_rope_theta": [500.0, 0, 10000.0]}),
