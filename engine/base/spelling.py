@@ -13,7 +13,8 @@ class Spelling:
     """A marker of `length` bytes, wherever it stands, or only as the `first` thing but for space.
 
     `steps[token]` says how many of its bytes stand at the end after `token`, for each number 0 to `length` - 1 that
-    stood there before; `length` once the marker is complete. After any other token none stand there.
+    stood there before; `length` once the marker is complete, and one more where `token` goes on behind it with more
+    than space. After any other token none stand there.
     """
 
     length: int
@@ -26,6 +27,19 @@ class Spelling:
         if spelled == LOST or steps is None:
             return LOST if self.first else 0
         return steps[spelled]
+
+    def complete(self, spelled: int) -> bool:
+        """Whether the marker stands there, if it is `spelled` so far."""
+        return spelled >= self.length
+
+    def exceeding(self) -> tuple[tuple[int, ...], ...]:
+        """For each number of bytes that may stand there: the tokens that complete the marker and go on behind it."""
+        found: tuple[list[int], ...] = tuple([] for _ in range(self.length))
+        for token, row in self.steps.items():
+            if max(row) > self.length:
+                for spelled, step in enumerate(row):
+                    found[spelled].extend([token] * (step > self.length))
+        return tuple(map(tuple, found))
 
 
 @dataclass(frozen=True)

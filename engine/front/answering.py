@@ -43,7 +43,7 @@ def jobs_of(asked: Asked, loaded: Loaded, prompts: Sequence[PromptIds], reader: 
         room = room_for_answer(len(prompt), loaded.ready.context, asked.max_tokens)
         for choice in range(asked.choices):
             sampling = asked.sampling(choice, loaded.defaults, seed)
-            sampling = replace(sampling, grammar=reader.grammar, thought=reader.bound)
+            sampling = replace(sampling, grammars=reader.grammars, thought=reader.bound)
             jobs.append(Job(len(jobs), prompt, room, stop_ids, asked.stops, sampling, anchors, reader))
     return jobs
 

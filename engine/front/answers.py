@@ -41,10 +41,10 @@ class Reader:
     part: Part
     begun: str = ""
     parallel: bool = True
-    grammar: Grammar | None = None
+    grammars: tuple[Grammar, ...] = ()
     bound: ThoughtBound | None = None
     custom: frozenset[str] = frozenset()  # the tools that are called with text
-    enforced: frozenset[str] = frozenset()  # those of them whose text follows a grammar of their own
+    enforced: frozenset[str] = frozenset()  # those whose calls follow all that is wished of them
 
 
 PLAIN = Reader(AnswerFormat(), None, Part.SAID)

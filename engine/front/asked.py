@@ -70,9 +70,10 @@ class ChatAsked(Asked):
 
     def idle(self, reader: Reader) -> tuple[str, ...]:
         """What of the request changes nothing of an answer that is read and held by `reader`."""
-        grammars = (grammar.field for name, grammar in self.tools.grammars.items() if name not in reader.enforced)
+        forms = {**{name: grammar.field for name, grammar in self.tools.grammars.items()}, **self.tools.strict}
+        unheld = (place for name, place in forms.items() if name not in reader.enforced)
         budget = () if self.budget is None or reader.bound is not None else (self.budget.field,)
-        return (*self.ignored, *grammars, *budget)
+        return (*self.ignored, *unheld, *budget)
 
 
 def values_of(**chosen: Any) -> Mapping[str, Any]:

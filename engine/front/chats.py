@@ -7,7 +7,7 @@ from dataclasses import replace
 from engine.base.spelling import Spelling
 from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
-from engine.front.forms.forced_calls import forced_call
+from engine.front.forms.held_calls import HeldCalls, held_calls
 from engine.front.wire.fields import FieldError
 from engine.memory.retention import Anchor
 from engine.text.formats.parser import Part, part_after
@@ -40,23 +40,24 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
     if not asked.reads_reasoning:
         form = replace(form, thought=None)
     part = part_after(form, prompt.text)
-    if asked.prefill:
+    prefill = bool(asked.prefill)
+    calls = HeldCalls() if use.schemas is None else held_calls(text, form, use, Part.SAID if prefill else part)
+    held = () if calls.grammar is None else (calls.grammar,)
+    if prefill:
         ids = (*prompt.ids, *text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))
         return (ids, prompt.anchors), Reader(
-            form, use.schemas, Part.SAID, parallel=use.parallel, bound=bound, custom=use.custom
+            form, use.schemas, Part.SAID, "", use.parallel, held, bound, use.custom, calls.enforced
         )
     if use.forced is None:
-        grammar = None
         if asked.grammar:
             unless = _begun_call(text, form) if use.schemas is not None else None
-            grammar = Grammar(asked.grammar, _before_text(text, form, part), unless=unless)
-        reader = Reader(form, use.schemas, part, parallel=use.parallel, grammar=grammar, bound=bound, custom=use.custom)
+            held = (Grammar(asked.grammar, _before_text(text, form, part), unless=unless), *held)
+        reader = Reader(form, use.schemas, part, "", use.parallel, held, bound, use.custom, calls.enforced)
         return (tuple(prompt.ids), prompt.anchors), reader
-    parallel = use.parallel and not use.named
-    call = forced_call(text, form, use, parallel)
-    begun = _end_of_thinking(form, part) + call.begun
+    begun = _end_of_thinking(form, part) + calls.begun
     ids = (*prompt.ids, *text.encode_prompt(begun, add_special=False))
-    reader = Reader(form, use.schemas, part, begun, parallel, call.grammar, bound, use.custom, call.enforced)
+    parallel = use.parallel and not use.named
+    reader = Reader(form, use.schemas, part, begun, parallel, held, bound, use.custom, calls.enforced)
     return (ids, prompt.anchors), reader
 
 

@@ -25,7 +25,10 @@ PARTS_OF_CHARACTERS = re.compile(
 
 def candidates(marker: str) -> re.Pattern[str]:
     """What tokens that can have a part in spelling `marker` look like in a vocabulary; others may look so too."""
-    return re.compile(f"{re.escape(marker[0])}|^[{re.escape(marker)}]|^[{_SPACES}]+$")
+    letters = {byte: char for char, byte in byte_alphabet().items()}
+    written = "".join(letters[byte] for byte in marker.encode())  # in byte-level vocabularies
+    firsts = "".join(map(re.escape, marker[0] + written[0]))
+    return re.compile(f"[{firsts}]|^[{re.escape(marker + written)}]|^[{_SPACES}]+$")
 
 
 def spell(marker: str, tokens: Iterable[tuple[int, bytes]], first: bool = False) -> Spelling:
@@ -53,7 +56,7 @@ def _partakers(marker: bytes, tokens: Iterable[tuple[int, bytes]]) -> Iterator[t
 def _anywhere(marker: bytes, spelled: int, content: bytes) -> int:
     text = marker[:spelled] + content
     if marker in text:
-        return len(marker)
+        return len(marker) + bool(text.partition(marker)[2].strip())
     most = min(len(marker) - 1, len(text))
     return next(count for count in range(most, -1, -1) if text.endswith(marker[:count]))
 

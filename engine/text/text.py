@@ -162,6 +162,10 @@ class Text:
         """Whether ordinary tokens spell `words`: grammars of text know no others."""
         return self._vocabulary.special_ids.isdisjoint(self.encode_prompt(words, add_special=False))
 
+    def cut(self, words: str) -> list[str | int]:
+        """`words` cut at the special tokens among them, these as their ids."""
+        return self._vocabulary.cut(words)
+
     @cached_property
     def character_edges(self) -> CharacterEdges:
         """Where tokens end within characters."""

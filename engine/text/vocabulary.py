@@ -89,6 +89,11 @@ class Vocabulary:
         found = [token for text, token in self._tokenizer.get_vocab().items() if looks.search(text)]
         return spell(marker, ((token, self.decoding.token_bytes(token)) for token in found), first)
 
+    def cut(self, words: str) -> list[str | int]:
+        """`words` cut at the special tokens among them, these as their ids."""
+        found = {self.text_of(token): token for token in self.special_ids if self.text_of(token) in words}
+        return [found.get(part, part) for part in re.split(f"({any_of(found)})", words) if part] if found else [words]
+
     def character_edges(self) -> CharacterEdges:
         """Which tokens end within a character."""
         if self.decoding.byte_level:

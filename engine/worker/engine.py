@@ -179,8 +179,7 @@ class Engine:
             )
         if message.max_tokens < 1:
             raise UsageError(f"max_tokens is {message.max_tokens}.", "Ask for at least one token.")
-        grammar = message.sampling.grammar
-        constraint = None if grammar is None else self._grammars.constraint(grammar, message.stop_ids)
+        constraints = self._grammars.constraints(message.sampling.grammars, message.stop_ids)
         request = Request(
             number=message.request,
             prompt_tokens=len(message.prompt),
@@ -193,7 +192,7 @@ class Engine:
             anchor_runs=message.anchor_runs,
             arrived=self._clock(),
         )
-        self._samplers[request] = Sampler(message.sampling, message.prompt, constraint)
+        self._samplers[request] = Sampler(message.sampling, message.prompt, constraints)
         if not self._samplers[request].ready:
             self._unready.append(request)
             return []

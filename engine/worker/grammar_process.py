@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from engine.worker.link import die_with_parent
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+_KEPT = 8  # grammars that are not read again
+
 
 class Matchers:
     """Where the answers of one model are in their grammars. What those mean is the business of llguidance."""
@@ -29,18 +32,15 @@ class Matchers:
         self._vocabulary = vocabulary
         self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
         self._matchers: dict[int, LLMatcher] = {}
+        self._read = lru_cache(_KEPT)(self._read_anew)  # an agent sends the same tools with every request
 
-    def open(self, key: int, grammar: str, stop_ids: tuple[int, ...]) -> Next:
-        """Begin an answer that one of `stop_ids` ends.
+    def open(self, key: int, grammar: str, stop_ids: tuple[int, ...], begun: tuple[int, ...]) -> Next:
+        """Begin an answer that one of `stop_ids` ends, behind the tokens `begun`.
 
         Raises UnsupportedError for a tokenizer that cannot be used, UsageError for a grammar that makes no sense.
         """
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(self._tokenizer(stop_ids), grammar, log_level=0)
-        if matcher.is_error():
-            raise UsageError(f"The grammar of the answer cannot be used: {_why(matcher)}.", "Simplify its schema.")
-        self._matchers[key] = matcher
+        self._matchers[key] = matcher = self._read(grammar, stop_ids).deep_copy()
+        matcher.consume_tokens(list(begun))
         return _next(matcher)
 
     def take(self, key: int, token: int) -> Next:
@@ -48,9 +48,22 @@ class Matchers:
         self._matchers[key].consume_token(token)
         return _next(self._matchers[key])
 
+    def reset(self, key: int) -> Next:
+        """Go back to the beginning."""
+        self._matchers[key].reset()
+        return _next(self._matchers[key])
+
     def close(self, key: int) -> None:
         """Forget an answer. One that could not begin is fine."""
         self._matchers.pop(key, None)
+
+    def _read_anew(self, grammar: str, stop_ids: tuple[int, ...]) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokenizer(stop_ids), grammar, log_level=0)
+        if matcher.is_error():
+            raise UsageError(f"The grammar of the answer cannot be used: {_why(matcher)}.", "Simplify its schema.")
+        return matcher
 
     def _tokenizer(self, stop_ids: tuple[int, ...]) -> LLTokenizer:
         from llguidance import LLTokenizer
@@ -86,6 +99,7 @@ def main(config: str) -> None:
     methods: Mapping[str, Callable[..., Next | None]] = {
         "open": matchers.open,
         "take": matchers.take,
+        "reset": matchers.reset,
         "close": matchers.close,
     }
     while True:

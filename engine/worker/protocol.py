@@ -19,7 +19,7 @@ from engine.base.units import KvBudget
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -61,17 +61,33 @@ class WorkerConfig:
 
 
 @dataclass(frozen=True)
+class Passages:
+    """Passages of an answer, each from one of `opens` to one of `closes`; the first has perhaps `begun` with the
+    prompt.
+    """
+
+    opens: tuple[Spelling, ...]
+    closes: tuple[Spelling, ...]
+    begun: bool = False
+
+
+@dataclass(frozen=True)
 class Grammar:
     """What an answer has to look like, in llguidance's notation.
 
-    It holds from the start, or from behind the marker `after`. When it is complete the answer ends, or, with
-    `then_free`, goes on as it likes; so does one that begins with the marker `unless` instead.
+    It holds from the start, or from behind the marker `after`, which means nothing in the passages `aside`; unless the
+    prompt has `begun` what it describes, with the marker and these tokens. When it is complete the answer ends, or,
+    with `then_free`, goes on as it likes, with `again` until the marker comes once more. So does one that begins with
+    the marker `unless` instead.
     """
 
     text: str
     after: Spelling | None = None
     then_free: bool = False
     unless: Spelling | None = None
+    again: bool = False
+    aside: Passages | None = None
+    begun: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,7 @@ class ThoughtBound:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen from logits, in this order: bound of reasoning, grammar, bias and penalties, temperature,
+    """How a token is chosen from logits, in this order: bound of reasoning, grammars, bias and penalties, temperature,
     top-k, top-p, min-p.
 
     temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties 1, 0, 0 do nothing. Equal seed and choice give
@@ -112,7 +128,7 @@ class Sampling:
     seed: int = 0
     choice: int = 0
     logprobs: int = -1
-    grammar: Grammar | None = None
+    grammars: tuple[Grammar, ...] = ()
     thought: ThoughtBound | None = None
 
 

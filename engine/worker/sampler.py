@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,9 +35,9 @@ class Choice:
 class Sampler:
     """Chooses the tokens of one request, one after the other."""
 
-    def __init__(self, sampling: Sampling, prompt: Iterable[int], constraint: Constraint | None = None) -> None:
+    def __init__(self, sampling: Sampling, prompt: Iterable[int], constraints: Sequence[Constraint] = ()) -> None:
         self._sampling = sampling
-        self._constraint = constraint
+        self._constraints = constraints
         self._thought = None if sampling.thought is None else Thought(sampling.thought)
         self._penalises = (
             sampling.repetition_penalty != 1.0 or sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
@@ -48,18 +48,18 @@ class Sampler:
 
     @property
     def ready(self) -> bool:
-        """Whether `choose` need not wait until the grammar has been read."""
-        return self._constraint is None or self._constraint.ready
+        """Whether `choose` need not wait until a grammar has been read."""
+        return all(constraint.ready for constraint in self._constraints)
 
     def check(self) -> None:
         """Raise UsageError or UnsupportedError about a grammar that cannot be followed."""
-        if self._constraint is not None:
-            self._constraint.check()
+        for constraint in self._constraints:
+            constraint.check()
 
     def close(self) -> None:
-        """Forget the grammar. Nothing can be chosen any more."""
-        if self._constraint is not None:
-            self._constraint.close()
+        """Forget the grammars. Nothing can be chosen any more."""
+        for constraint in self._constraints:
+            constraint.close()
 
     def choose(self, logits: Floats) -> Choice:
         """The next token for `logits` [vocab]. Raises when they are not numbers; this request is then lost."""
@@ -72,9 +72,10 @@ class Sampler:
         if token is None:
             token = self._pick(logits)
         self._count += 1
-        for follower in (self._thought, self._constraint):
-            if follower is not None:
-                follower.take(token)
+        if self._thought is not None:
+            self._thought.take(token)
+        for constraint in self._constraints:
+            constraint.take(token)
         if self._penalises:
             self._remember(token)
         if self._sampling.logprobs < 0:
@@ -84,9 +85,10 @@ class Sampler:
     def _pick(self, logits: Floats) -> int:
         """The model's own choice, among the tokens that may come."""
         allowed = logits if self._thought is None else self._thought.restrict(logits)
-        allowed = allowed if self._constraint is None else self._constraint.restrict(allowed)
+        for constraint in self._constraints:
+            allowed = constraint.restrict(allowed)
         adjusted = self._adjust(allowed)
-        if self._constraint is not None and not np.isfinite(adjusted.max()):
+        if self._constraints and not np.isfinite(adjusted.max()):
             raise FreetokenError("No token of this model fits the grammar of the answer.", "Simplify its schema.")
         return int(adjusted.argmax()) if self._sampling.temperature == 0 else self._draw(adjusted)
 

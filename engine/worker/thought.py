@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.spelling import Spelling
+from engine.worker.place import Place
 from engine.worker.protocol import ThoughtBound
 
 Floats = NDArray[np.float32]
@@ -21,8 +21,8 @@ class Thought:
         self._completing: tuple[int, ...] = ()  # before them: what goes on with a character that is not whole
         self._lacking = 0  # bytes of that character
         self._barring = False
-        self._begun: list[tuple[Spelling, int]] = []  # what ends or opens it, and how much of that stands already
-        self._enter(bound.begun)
+        self._place = Place(bound.opens, bound.closes, bound.begun)
+        self._close_if_due()
 
     @property
     def forced(self) -> int | None:
@@ -49,24 +49,16 @@ class Thought:
         if self._rest:
             self._rest = self._rest[1:]
             if not self._rest:
-                self._enter(thinking=False)
+                self._place.leave()
             return
-        self._left -= self._thinking
+        self._left -= self._place.inside
         self._lacking = self._bound.characters.after(self._lacking, token)
-        self._begun = [(marker, marker.after(spelled, token)) for marker, spelled in self._begun]
-        if any(spelled == marker.length for marker, spelled in self._begun):
-            self._enter(not self._thinking)
-        else:
-            self._close_if_due()
-
-    def _enter(self, thinking: bool) -> None:
-        self._thinking = thinking
-        self._begun = [(marker, 0) for marker in (self._bound.closes if thinking else self._bound.opens)]
+        self._place.take(token)
         self._close_if_due()
 
     def _close_if_due(self) -> None:
         """Begin the closing words, but not within those that the model itself has begun, nor within a character."""
-        due = self._thinking and self._left <= 0 and not any(spelled for _, spelled in self._begun)
+        due = self._place.inside and self._left <= 0 and not self._place.in_marker
         self._completing = self._bound.characters.completing(self._lacking) if due else ()
         if due and not self._completing:
             self._rest = self._bound.closing

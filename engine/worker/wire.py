@@ -16,6 +16,7 @@ from engine.worker.protocol import (
     ExpertWork,
     Grammar,
     Message,
+    Passages,
     Sampling,
     ThoughtBound,
     TokenLogprob,
@@ -42,23 +43,30 @@ def decode(line: bytes) -> Message:
 
 def _read_sampling(value: dict[str, Any]) -> Sampling:
     bias = {int(token): amount for token, amount in value.pop("logit_bias", {}).items()}
-    grammar = value.pop("grammar", None)
-    if grammar is not None:
-        markers = {name: grammar[name] and _read_spelling(grammar[name]) for name in ("after", "unless")}
-        grammar = Grammar(**{**grammar, **markers})
+    grammars = tuple(map(_read_grammar, value.pop("grammars", ())))
     thought = value.pop("thought", None)
     return Sampling(
-        **value, logit_bias=bias, grammar=grammar, thought=None if thought is None else _read_bound(thought)
+        **value, logit_bias=bias, grammars=grammars, thought=None if thought is None else _read_bound(thought)
     )
 
 
+def _read_grammar(value: dict[str, Any]) -> Grammar:
+    markers = {name: value[name] and _read_spelling(value[name]) for name in ("after", "unless")}
+    aside = value["aside"] and Passages(**{**value["aside"], **_read_edges(value["aside"])})
+    begun = None if value["begun"] is None else tuple(value["begun"])
+    return Grammar(**{**value, **markers, "aside": aside, "begun": begun})
+
+
+def _read_edges(value: dict[str, Any]) -> dict[str, tuple[Spelling, ...]]:
+    return {name: tuple(map(_read_spelling, value[name])) for name in ("opens", "closes")}
+
+
 def _read_bound(value: dict[str, Any]) -> ThoughtBound:
-    spellings = {name: tuple(map(_read_spelling, value[name])) for name in ("opens", "closes")}
     ids = {name: tuple(value[name]) for name in ("closing", "barred")}
     edges = {
         name: {int(token): count for token, count in counts.items()} for name, counts in value["characters"].items()
     }
-    return ThoughtBound(**{**value, **spellings, **ids, "characters": CharacterEdges(**edges)})
+    return ThoughtBound(**{**value, **_read_edges(value), **ids, "characters": CharacterEdges(**edges)})
 
 
 def _read_spelling(value: dict[str, Any]) -> Spelling:

@@ -24,6 +24,7 @@ from engine.worker.protocol import (
     Generate,
     Grammar,
     Message,
+    Passages,
     Resize,
     Sampling,
     ThoughtBound,
@@ -41,9 +42,18 @@ spelling = st.builds(Spelling, st.integers(1, 9), steps, st.booleans())
 spellings = st.lists(spelling, max_size=2).map(tuple)
 counts = st.dictionaries(st.integers(0, 9), st.integers(1, 3))
 edges = st.builds(CharacterEdges, counts, counts)
+grammars = st.builds(
+    Grammar,
+    text=st.text(),
+    after=st.none() | spelling,
+    unless=st.none() | spelling,
+    aside=st.none() | st.builds(Passages, spellings, spellings, st.booleans()),
+    again=st.booleans(),
+    begun=st.none() | ids,
+)
 sampling = st.builds(
     Sampling,
-    grammar=st.none() | st.builds(Grammar, st.text(), st.none() | spelling, st.booleans(), st.none() | spelling),
+    grammars=st.lists(grammars, max_size=2).map(tuple),
     thought=st.none()
     | st.builds(ThoughtBound, st.integers(0, 99), spellings, spellings, ids, st.booleans(), ids, edges),
     temperature=finite,

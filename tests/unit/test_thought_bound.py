@@ -70,8 +70,9 @@ def follow(spelling: Spelling, tokens: Sequence[int]) -> Iterator[int]:
 def test_a_marker_is_found_where_the_text_has_it(tokens: list[int], marker: str) -> None:
     for count, spelled in enumerate(follow(ANYWHERE[marker], tokens)):
         text = text_of(tokens[:count])
-        assert (spelled == len(marker)) == (marker in text)
+        assert ANYWHERE[marker].complete(spelled) == (marker in text)
         if marker in text:
+            assert (spelled > len(marker)) == bool(text.partition(marker)[2].strip())
             break
         assert text.endswith(marker[:spelled])
         assert not any(text.endswith(marker[:more]) for more in range(spelled + 1, len(marker)))
@@ -241,8 +242,8 @@ def test_a_grammar_begins_behind_a_marker_that_runs_into_other_text(tmp_path: Pa
     _, reader = chat_prompt(
         text, read_chat({"model": "m", "messages": messages, "response_format": {"type": "json_object"}})
     )
-    assert reader.grammar is not None
-    marker = reader.grammar.after
+    (grammar,) = reader.grammars
+    marker = grammar.after
     assert marker is not None
     ids = text.encode_prompt("Hx</think>\n{", add_special=False)
     assert [text.token_bytes(token) for token in ids][-2:] == [b">\n", b"{"]

@@ -193,11 +193,8 @@ def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[Offer, tuple[str
         schema = tool.get("input_schema")
         if schema is not None:
             fields.mapping(f"{place}.input_schema", schema)
-        told.append(
-            GivenTool(
-                "function", {**{key: tool.get(key) for key in ("name", "description")}, "parameters": schema}, place
-            )
-        )
+        members = {key: tool.get(key) for key in ("name", "description", "strict")}
+        told.append(GivenTool("function", {**members, "parameters": schema}, place))
     return read_tools("tools", told), tuple(others)
 
 

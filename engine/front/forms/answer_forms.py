@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from reprlib import repr as shown
 from typing import Any
 
@@ -17,6 +18,7 @@ from engine.front.wire.schemas import OF_RESPONSE_FORMAT
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _HEAD = "start: SPACE value\nSPACE: /[ \\t\\r\\n]{0,8}/\n"
 _BEGINS_TEXT, _ENDS_TEXT = (json.dumps(words) for words in (f'{{"{INPUT}": "', '"}'))
+_KEPT = 64  # grammars of which it is known whether they make sense: an agent sends the same with every request
 _DATA = frozenset({"const", "default", "enum", "examples"})
 """Members of a schema that hold no schemas."""
 
@@ -79,12 +81,13 @@ def _json_form(name: str, schema: Mapping[str, Any] = _ANY_OBJECT, strict: bool 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the arguments of a call have to be: of a `schema`, of which `lenient` leaves to the model what no grammar
-    can follow; or the one text of a custom tool, a JSON string whose text follows the grammar `text`.
+    """What the arguments of a call have to be: of a `schema`, of which what no grammar can follow is left to the model
+    unless they are to be `exact`; or the one text of a custom tool, a JSON string whose text follows the grammar
+    `text`; or, without a schema, the object that the rules around have under the name `object`.
     """
 
-    schema: Mapping[str, Any]
-    lenient: bool = True
+    schema: Mapping[str, Any] | None
+    exact: bool = False
     text: str = ""
 
     def rules(self, name: str, read: _Reading) -> str:
@@ -92,26 +95,27 @@ class Arguments:
         if self.text:
             prefix = f"{name.upper()}-"
             return f"{name}: {_BEGINS_TEXT} {prefix}{START} {_ENDS_TEXT}\n{quoted_grammar(self.text, prefix)}\n"
-        schema = read(self.schema) if self.lenient else self.schema
-        return f"{name}: %json {json.dumps(_with(schema or _ANY_OBJECT, lenient=self.lenient))}\n"
+        if self.schema is None:
+            return f"{name}: object\n"
+        schema = self.schema if self.exact else read(self.schema)
+        return f"{name}: %json {json.dumps(_with(schema or _ANY_OBJECT, lenient=not self.exact))}\n"
 
 
-def call_grammar(beginning: str, arguments: Mapping[str, Arguments]) -> str:
-    """The grammar of a call from a tool's name on: the name, `beginning`, and the `arguments` of that tool."""
-    names = sorted(arguments)
-    starts = " | ".join(f"call{index}" for index in range(len(names)))
-    calls = [f"call{i}: {json.dumps(name + beginning)} arguments{i}\n" for i, name in enumerate(names)]
+def grammar_with_arguments(rules: str, arguments: Sequence[Arguments]) -> str:
+    """The grammar of `rules` that lack those of the `arguments` of each tool, `arguments0` and so on.
+
+    FieldError about the tools where they cannot be followed.
+    """
 
     def grammar(read: _Reading) -> str:
-        rules = [arguments[name].rules(f"arguments{i}", read) for i, name in enumerate(names)]
-        return "".join([f"start: {starts}\n", *calls, *rules])
+        return "".join([rules, *(each.rules(f"arguments{index}", read) for index, each in enumerate(arguments))])
 
     return _sound(map(grammar, _READINGS))
 
 
-def arguments_grammar(arguments: Arguments) -> str:
-    """The grammar of a call's arguments."""
-    return _sound(arguments.rules("start", read) for read in _READINGS)
+def arguments_grammar(arguments: Arguments, place: str = "tools") -> str:
+    """The grammar of a call's arguments. FieldError about the member `place` where they cannot be followed."""
+    return _sound((arguments.rules("start", read) for read in _READINGS), place)
 
 
 def text_grammar_before(lark: str, end: str) -> str:
@@ -120,16 +124,18 @@ def text_grammar_before(lark: str, end: str) -> str:
     return _sound([json.dumps({"grammars": grammars})])
 
 
-def _sound(grammars: Iterable[str]) -> str:
-    """The first of them that makes sense. FieldError about the tools where none does."""
+def _sound(grammars: Iterable[str], place: str = "tools") -> str:
+    """The first of them that makes sense. FieldError about the member `place` where none does."""
     problems = []
     for grammar in grammars:
         if not (problem := _problem(grammar)):
             return grammar
         problems.append(problem)
-    raise FieldError("tools", f"this JSON schema cannot be followed: {problems[0]}.")
+    remedy = "Without `strict` what cannot be followed is left to the model." if place != "tools" else ""
+    raise FieldError(place, f"this JSON schema cannot be followed: {problems[0]}.", remedy)
 
 
+@lru_cache(_KEPT)
 def _problem(grammar: str) -> str:
     """Why a grammar cannot be compiled; "" where it can be."""
     from llguidance import LLMatcher

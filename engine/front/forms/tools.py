@@ -42,12 +42,13 @@ class Offer:
     """The tools of a request: each as a function, which templates take.
 
     The `custom` ones are those whose input is text of any form; `grammars` has, by their names, those that want it of
-    a certain form.
+    a certain form. `strict` has the names of those whose arguments are to follow their schemas, and where that is said.
     """
 
     functions: tuple[Mapping[str, Any], ...] = ()
     custom: frozenset[str] = frozenset()
     grammars: Mapping[str, TextGrammar] = field(default_factory=dict)
+    strict: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Allowed:
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools of a request as the template takes them, and what is wished of them; of `custom` ones see `Offer`."""
+    """The tools of a request as the template takes them, and what is wished of them; for the rest see `Offer`."""
 
     offered: tuple[Mapping[str, Any], ...] = ()
     choice: str = "auto"
@@ -68,6 +69,7 @@ class ToolUse:
     parallel: bool = True
     custom: frozenset[str] = frozenset()
     grammars: Mapping[str, TextGrammar] = field(default_factory=dict)
+    strict: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schemas(self) -> Tools | None:
@@ -116,7 +118,12 @@ def read_tools(name: str, given: Sequence[GivenTool]) -> Offer:
     for grammar in grammars.values():
         grammar.check()
     custom = frozenset(called for called, tool in zip(names, given, strict=True) if tool.kind == "custom")
-    return Offer(read, custom, grammars)
+    strict = {
+        called: f"{tool.place}.strict"
+        for called, tool in zip(names, given, strict=True)
+        if tool.kind == "function" and tool.members.get("strict") is True
+    }
+    return Offer(read, custom, grammars, strict)
 
 
 def _check_lengths(name: str, given: Sequence[GivenTool], read: Sequence[Mapping[str, Any]]) -> None:
@@ -145,7 +152,7 @@ def _tool(given: GivenTool, grammars: dict[str, TextGrammar]) -> Mapping[str, An
         return as_function(function, grammar)
     if function.get("parameters") is not None:
         fields.mapping(f"{where}.parameters", function["parameters"])
-    # `strict` is a wish about grammars, and nothing for a model to read.
+    # `strict` is said to grammars, and nothing for a model to read.
     told = {key: item for key, item in function.items() if item is not None and key != "strict"}
     return {"type": "function", "function": told}
 
@@ -190,11 +197,11 @@ def tool_use(offer: Offer, choice: str | Mapping[str, Any] | Allowed, parallel: 
     if isinstance(choice, str):
         if choice == "required" and not offered:
             raise FieldError("tool_choice", "a call is required, but there are no tools.")
-        return ToolUse(offered, choice, parallel=parallel, custom=offer.custom, grammars=offer.grammars)
+        return ToolUse(offered, choice, False, parallel, offer.custom, offer.grammars, offer.strict)
     called = choice["name"]
     if all(tool["function"]["name"] != called for tool in offered):
         raise FieldError("tool_choice", f"no tool is called {shown(called)}.")
-    return ToolUse(offered, called, named=True, parallel=parallel, custom=offer.custom, grammars=offer.grammars)
+    return ToolUse(offered, called, True, parallel, offer.custom, offer.grammars, offer.strict)
 
 
 def call_id(own: str, style: str) -> str:

@@ -48,7 +48,7 @@ RESPONSE = {
     "prompt": Field(fields.only()),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
-_TOOLS = {"function": ("name", "description", "parameters"), "custom": ("name", "description", "format")}
+_TOOLS = {"function": ("name", "description", "parameters", "strict"), "custom": ("name", "description", "format")}
 _REASONING = "reasoning.encrypted_content"
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = ("input_text", "output_text", "text", "refusal")

@@ -9,6 +9,7 @@ Schema = Mapping[str, Any]
 
 _OBJECT: Schema = {"type": "object"}
 _TEXT: Schema = {"type": "string"}
+_FLAG: Schema = {"type": "boolean"}
 
 
 def _object(required: Mapping[str, Schema], **optional: Schema) -> Schema:
@@ -45,7 +46,7 @@ _CUSTOM_FORMAT = {"anyOf": [_kind("text"), _kind("grammar", **_GRAMMAR), _kind("
 OF_TOOLS: Schema = _some(
     {
         "anyOf": [
-            _kind("function", function=_object({"name": _NAME}, description=_TEXT, parameters=_OBJECT)),
+            _kind("function", function=_object({"name": _NAME}, description=_TEXT, parameters=_OBJECT, strict=_FLAG)),
             _kind("custom", custom=_object({"name": _NAME}, description=_TEXT, format=_CUSTOM_FORMAT)),
         ]
     },

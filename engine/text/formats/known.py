@@ -244,7 +244,7 @@ CALLS = (
             head=_pattern(r"<\|tool_call:begin\|>(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)<\|tool_call:args\|>"),
             tail=("<|tool_call:end|>",),
         ),
-        forced="<|tool_calls|><|tool_call:begin|>call000000<|tool_call:name|>NAME<|tool_call:args|>",
+        forced="<|tool_calls|><|tool_call:begin|>0000000000<|tool_call:name|>NAME<|tool_call:args|>",
         inner=("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
     ),
     CallFormat(
@@ -280,7 +280,9 @@ CALLS = (
         name="mistral with arguments",
         signs=("[TOOL_CALLS]", "[ARGS]"),
         region=Region(("[TOOL_CALLS]",)),
-        reader=NamedJson(head=_pattern(r"(?P<name>[^\[{\s]+)\s*(?:\[CALL_ID\](?P<id>[^\[]*))?\[ARGS\]")),
+        reader=NamedJson(
+            head=_pattern(r"(?P<name>[^\[{\s]+)\s*(?:\[CALL_ID\](?P<id>[^\[]*))?\[ARGS\]"), identity="[CALL_ID]"
+        ),
         forced="[TOOL_CALLS]NAME[ARGS]",
         ids="nine",
         inner=("[CALL_ID]", "[ARGS]"),

@@ -78,10 +78,14 @@ class JsonCalls:
 
 @dataclass(frozen=True)
 class NamedJson:
-    """`head` has the groups `name` and perhaps `id`; behind it stand a JSON object and perhaps words of `tail`."""
+    """`head` has the groups `name` and perhaps `id`; behind it stand a JSON object and perhaps words of `tail`.
+
+    Behind `identity`, if a format has that, an id may stand behind the name.
+    """
 
     head: re.Pattern[str]
     tail: tuple[str, ...] = ()
+    identity: str = ""
     quotes: bool = True
 
     def read(self, source: Source, tools: Tools) -> Steps[None]:

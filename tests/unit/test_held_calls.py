@@ -1,4 +1,4 @@
-"""Calls of custom tools that are forced: whatever a model would say, the text that is read follows its grammar."""
+"""Calls of custom tools that grammars hold: whatever a model would say, the text that is read follows its grammar."""
 
 from __future__ import annotations
 
@@ -69,9 +69,11 @@ def vocabulary() -> LLTokenizer:
     return LLTokenizer(TOKENIZER.to_str(), VOCAB, IM_END)
 
 
-def written(grammar: str, seed: int) -> str:
-    """What a model of noise writes that follows a grammar to its end."""
-    chooses, matcher = random.Random(seed), LLMatcher(vocabulary(), grammar, log_level=0)
+def written(reader: Reader, seed: int) -> str:
+    """What a model of noise writes that follows the grammar of an answer to its end."""
+    (grammar,) = reader.grammars
+    chooses, matcher = random.Random(seed), LLMatcher(vocabulary(), grammar.text, log_level=0)
+    matcher.consume_tokens(list(grammar.begun or ()))
     tokens: list[int] = []
     while not matcher.is_accepting() or chooses.random() < 0.5:
         bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
@@ -106,9 +108,8 @@ def test_its_text_follows_the_grammar_in_every_format(form: str, tmp_path: Path)
             assert not reader.enforced
             continue
         assert reader.enforced == {"edit"}
-        assert reader.grammar is not None
         for seed in range(6):
-            call = call_of(reader, written(reader.grammar.text, seed))
+            call = call_of(reader, written(reader, seed))
             assert (call.name, call.custom) == ("edit", True)
             assert re.fullmatch(LINES, call.arguments), call.arguments
 
@@ -118,8 +119,7 @@ def test_where_any_of_several_has_to_be_called_each_follows_its_own(tmp_path: Pa
     tools = [tool("edit", "lark"), {"type": "custom", "custom": {"name": "count", "format": number}}]
     reader = reader_of(text_with(tmp_path, ("<tool_call>",)), tools=tools, tool_choice="required")
     assert reader.enforced == {"edit", "count"}
-    assert reader.grammar is not None
-    found = {call.name: call for call in (call_of(reader, written(reader.grammar.text, seed)) for seed in range(20))}
+    found = {call.name: call for call in (call_of(reader, written(reader, seed)) for seed in range(20))}
     assert re.fullmatch(LINES, found["edit"].arguments)
     assert re.fullmatch("[0-9]+", found["count"].arguments)
 
@@ -135,7 +135,7 @@ def test_without_need_or_possibility_it_is_left_to_the_model(tmp_path: Path) -> 
     edit["custom"]["format"]["definition"] = r"start: /\p{L}+/"
     reader = reader_of(text_with(tmp_path, ("<tool_call>",)), tools=[edit], tool_choice="required")
     assert not reader.enforced
-    assert reader.grammar is not None
+    assert reader.grammars
 
 
 @pytest.mark.parametrize("definition", ["start: nowhere", 'begin: "a"', "start: /(/", 'start: "a'])
