@@ -36,6 +36,8 @@ def ask(front: RunningFront, messages: list[Any], **options: Any) -> anthropic.t
     with client(front).messages.stream(messages=messages, **options) as stream:
         events = list(stream)
         streamed = stream.get_final_message()
+    for each in (whole, *events):
+        type(each).model_validate(each.to_dict())  # the client itself is content with less than its own types say
     (counts,) = (event.model_dump() for event in events if event.type == "message_delta")
     assert [without_id(block) for block in streamed.content] == [without_id(block) for block in whole.content]
     assert (streamed.stop_reason, streamed.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
@@ -213,6 +215,7 @@ def test_models_are_listed(front: RunningFront) -> None:
     model = client(front).models.retrieve("fake")
     assert (model.type, model.display_name, model.created_at) == ("model", "fake", listed["fake"].created_at)
     assert model.created_at.timestamp() > 0
+    type(model).model_validate(model.to_dict())
 
 
 def test_a_tool_loop_of_the_client_keeps_its_conversation(front: RunningFront) -> None:

@@ -267,6 +267,8 @@ def test_unknown_routes_and_methods(front: RunningFront) -> None:
     assert missing.status_code == 404
     assert missing.json()["error"]["message"] == "Not Found: GET /v1/nothing"
     assert len(httpx.get(f"{front.url}/{'x' * 10_000}").content) < 1000
+    path = f"/v1/responses/resp_{'0' * 48}/input_items"
+    assert httpx.get(front.url + path).json()["error"]["message"] == f"Not Found: GET {path}", "to its end"
     assert httpx.get(f"{front.url}/v1/chat/completions").status_code == 405
     assert httpx.post(f"{front.url}/control/ps").status_code == 404, "control must not be on the TCP port"
     assert httpx.post(f"{front.url}/control/shutdown", json={}).status_code == 404

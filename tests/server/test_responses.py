@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 from openai.types.responses import Response
+from pydantic import BaseModel
 
 from engine.front.responses_api.requests import read_response
 from engine.front.responses_api.stored import MOST_RESPONSES, StoredResponses
@@ -153,6 +154,30 @@ def test_a_conversation_goes_on_from_a_stored_response(front: RunningFront) -> N
         front.openai.responses.delete(second.id)
 
 
+def test_a_stored_response_is_not_streamed_again_and_says_so(front: RunningFront) -> None:
+    """The client makes nothing of a response where it expects events, and complains of nothing."""
+    first = front.openai.responses.create(model="scripted", input="Say [[[Hello.]]]")
+    with pytest.raises(openai.BadRequestError, match="stream: a response that was stored"):
+        front.openai.responses.retrieve(first.id, stream=True)
+    assert front.openai.responses.retrieve(first.id, stream=False).output_text == "Hello."
+
+
+class City(BaseModel):
+    city: str
+
+
+@pytest.mark.parametrize("summary", REASONING_EVENTS)
+def test_the_clients_own_helpers_follow_a_response(front: RunningFront, summary: Any) -> None:
+    script = '<think>\nHm.\n</think>\n\n{"city": "Paris"}'
+    options: Any = {"model": "scripted", "input": f"[[[{script}]]]", "text_format": City}
+    options |= {"reasoning": {"effort": "high", "summary": summary}, "max_output_tokens": 400}
+    with front.openai.responses.stream(**options) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output_parsed == City(city="Paris")
+    assert front.openai.responses.parse(**options).output_parsed == City(city="Paris")
+
+
 def test_what_is_not_to_be_stored_is_not(front: RunningFront) -> None:
     first = ask(front, "Hello.", store=False)
     with pytest.raises(openai.BadRequestError, match="previous_response_id: there is no such response"):
@@ -229,6 +254,7 @@ def test_more_than_a_header_holds_is_cut(front: RunningFront) -> None:
         ({"reasoning": {"generate_summary": []}}, "reasoning.generate_summary"),
         ({"include": "reasoning.encrypted_content"}, "include"),
         ({"input": [{"type": "reasoning", "summary": ["x"]}]}, "input[0].summary[0]"),
+        ({"input": [{"type": "reasoning", "content": [{"text": None}]}]}, "input[0].content[0].text"),
         ({"tool_choice": "perhaps"}, "tool_choice"),
         ({"tool_choice": {"type": ["function"]}}, "tool_choice"),
         ({"tools": [{"type": "web_search"}, {"type": "function", "name": "two words"}]}, "tools[1].name"),

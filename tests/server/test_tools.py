@@ -33,10 +33,14 @@ def told(script: str) -> list[Any]:
 def ask(front: RunningFront, script: str, **options: Any) -> tuple[ChatCompletionMessage, str]:
     """The message to a script and why it ended, which is the same streamed."""
     options = {"model": "scripted", "temperature": 0, "max_tokens": 400, **options}
-    whole = front.openai.chat.completions.create(messages=told(script), **options).choices[0]
+    completion = front.openai.chat.completions.create(messages=told(script), **options)
+    whole = completion.choices[0]
     state = ChatCompletionStreamState()
-    for chunk in front.openai.chat.completions.create(messages=told(script), stream=True, **options):
+    chunks = list(front.openai.chat.completions.create(messages=told(script), stream=True, **options))
+    for chunk in chunks:
         state.handle_chunk(chunk)
+    for each in (completion, *chunks):
+        type(each).model_validate(each.to_dict())  # the client itself is content with less than its own types say
     streamed = state.current_completion_snapshot.choices[0]
     assert (streamed.message.content or "") == (whole.message.content or "")
     thoughts = [(message.model_extra or {}).get("reasoning_content") for message in (streamed.message, whole.message)]

@@ -25,6 +25,6 @@ def reasoning_of(name: str, item: Mapping[str, Any]) -> str:
     content = item.get("encrypted_content")
     if isinstance(content, str) and content.startswith(_OURS):
         return fields.text(f"{name}.encrypted_content", content.removeprefix(_OURS))
-    member = "content" if item.get("content") else "summary"
-    parts = fields.mappings(f"{name}.{member}", item.get(member) or [])
-    return "\n".join(str(part.get("text", "")) for part in parts)
+    place = f"{name}.{'content' if item.get('content') else 'summary'}"
+    parts = fields.mappings(place, item.get("content") or item.get("summary") or [])
+    return "\n".join(fields.text(f"{place}[{index}].text", part.get("text")) for index, part in enumerate(parts))

@@ -41,7 +41,9 @@ class Responses:
         return await while_connected(request, self._create(asked))
 
     async def get(self, request: Request) -> Response:
-        """One that was stored."""
+        """One that was stored. FieldError where it is to be streamed, for clients make no events of anything else."""
+        if request.query_params.get("stream", "false") != "false":
+            raise FieldError("stream", "a response that was stored is not streamed again.", "Leave it out.")
         stored = self._stored.get(request.path_params["identity"])
         if stored is None:
             raise HTTPException(404)
