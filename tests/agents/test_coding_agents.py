@@ -77,11 +77,15 @@ def test_claude_code_writes_a_file(scripted: RunningFront, work: Path) -> None:
     assert "It is done." in said
 
 
-def test_codex_writes_a_file(scripted: RunningFront, work: Path) -> None:
-    scripts = [call("exec_command", cmd="printf made > new.txt"), "It is done."]
+def test_codex_writes_a_file_and_shows_what_the_model_thinks(scripted: RunningFront, work: Path) -> None:
+    """It shows reasoning that comes as a summary, which it asks for, and no other."""
+    thinks = "<think>\nI ponder.\n</think>\n\n"
+    scripts = [thinks + call("exec_command", cmd="printf made > new.txt"), f"{thinks}It is done."]
     prompt = "Say " + " then ".join(f"[[[{script}]]]" for script in scripts)
     flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    said = run_agent(scripted, "codex", work, ["exec", *flags, prompt])
+    said = run_agent(scripted, "codex", work, ["exec", *flags, "--json", prompt])
+    told = [json.loads(line).get("item", {}) for line in said.splitlines()]
+    assert [item["text"] for item in told if item.get("type") == "reasoning"] == ["I ponder."] * 2
     assert (work / "new.txt").read_text() == "made"
     assert "It is done." in said
 
