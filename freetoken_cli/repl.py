@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -64,7 +65,7 @@ def run_repl(session: Session, reader: Reader) -> int:
     armed = False  # Ctrl-C on an empty line has just said how to leave
     while True:
         try:
-            text = read_message(reader)
+            text, command = read_message(reader)
         except EOFError:
             return 0
         except KeyboardInterrupt:
@@ -80,21 +81,24 @@ def run_repl(session: Session, reader: Reader) -> int:
         if not text.strip():
             continue
         try:
-            _guarded(session, lambda text=text: _obey(session, text))  # type: ignore[misc]
+            _guarded(session, partial(perform if command else ask, session, text))
         except EOFError:
             return 0
 
 
-def read_message(reader: Reader) -> str:
-    """One message: a line, or everything between two `\"\"\"`, which may stand on lines of their own or not."""
+def read_message(reader: Reader) -> tuple[str, bool]:
+    """One message, and whether it is a command of the REPL: a line that begins with a slash.
+
+    A line that begins with `\"\"\"` begins a message that ends where a line ends with them. What was pasted is a
+    message already: `\"\"\"` within it, as of a program, are part of it.
+    """
     line = reader.read(PROMPT)
-    opened = line.lstrip()
-    if not opened.startswith(QUOTES):
-        return line
-    text = opened[len(QUOTES) :]
-    while QUOTES not in text:
+    text = line.strip().removeprefix(QUOTES)
+    if not line.lstrip().startswith(QUOTES) or ("\n" in text and not text.endswith(QUOTES)):
+        return line, line.startswith("/") and "\n" not in line
+    while not text.rstrip().endswith(QUOTES):
         text += "\n" + reader.read(CONTINUATION)
-    return text[: text.index(QUOTES)].strip("\n")
+    return text.rstrip().removesuffix(QUOTES).strip("\n"), False
 
 
 def _guarded(session: Session, action: Callable[[], None]) -> None:
@@ -107,13 +111,6 @@ def _guarded(session: Session, action: Callable[[], None]) -> None:
         raise
     except Exception as error:
         report(error, session.output.stderr, no_color=not session.output.colour_err)
-
-
-def _obey(session: Session, text: str) -> None:
-    if text.startswith("/") and "\n" not in text:
-        perform(session, text)
-    else:
-        ask(session, text)
 
 
 def ask(session: Session, text: str) -> None:

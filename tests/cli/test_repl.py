@@ -94,6 +94,29 @@ def test_a_block_is_one_message(terminal: Terminal, model: FakeFront) -> None:
     assert _asked(model) == ["first\nsecond\nthird"]
 
 
+def test_a_block_ends_where_a_line_ends_with_quotes_and_is_never_a_command(
+    terminal: Terminal, model: FakeFront
+) -> None:
+    terminal.ask('"""/bye')
+    terminal.expect("... ")
+    terminal.child.send('a """ b' + ENTER)
+    terminal.expect("... ")
+    terminal.child.send('c """  ' + ENTER)
+    terminal.ask('"""/bye"""')
+    terminal.expect("/BYE")
+    assert terminal.leave() == 0
+    assert _asked(model) == ['/bye\na """ b\nc ', "/bye"]
+
+
+def test_quotes_within_a_paste_are_part_of_it(terminal: Terminal, model: FakeFront) -> None:
+    terminal.ask('\x1b[200~"""Doc."""\nx = 1\x1b[201~')
+    terminal.expect("X = 1")
+    terminal.ask('\x1b[200~"""one\ntwo"""\x1b[201~')
+    terminal.expect("TWO")
+    assert terminal.leave() == 0
+    assert _asked(model) == ['"""Doc."""\nx = 1', "one\ntwo"]
+
+
 def test_a_paste_is_one_message(terminal: Terminal, model: FakeFront) -> None:
     terminal.ask("\x1b[200~one\ntwo\x1b[201~")
     terminal.expect("TWO")
