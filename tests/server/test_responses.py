@@ -198,8 +198,12 @@ def test_a_call_can_be_required(front: RunningFront) -> None:
 
 
 def test_the_limit_is_told(front: RunningFront) -> None:
-    response = ask(front, "One, two, three", max_output_tokens=3)
-    assert response.status == "incomplete"
+    script = f"I look.\n{PARIS}"
+    for tokens, items in ((3, ["incomplete"]), (70, ["completed", "incomplete"])):
+        response = ask(front, script, max_output_tokens=tokens, tools=[WEATHER])
+        assert response.status == "incomplete"
+        assert [item.to_dict()["status"] for item in response.output] == items
+    assert ask(front, script, tools=[WEATHER]).output[-1].to_dict()["status"] == "completed"
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
 

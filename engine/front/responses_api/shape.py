@@ -84,6 +84,7 @@ class ResponseShape:
 
     def events(self, piece: Piece) -> Sequence[Json]:
         events: list[Json] = []
+        self._reason = piece.finish_reason or self._reason
         if piece.thought:
             events += self._grow(self._reasoning, piece.thought)
         if piece.text:
@@ -98,7 +99,6 @@ class ResponseShape:
             case CallEnded():
                 events += self._close()
         if piece.finish_reason is not None:
-            self._reason = piece.finish_reason
             events += self._close()
         return events
 
@@ -116,7 +116,7 @@ class ResponseShape:
         return self._event("response.failed", response=response)
 
     def _finished(self, tally: Tally) -> Json:
-        response = self._response("incomplete" if self._reason == "length" else "completed", tally)
+        response = self._response(self._status, tally)
         self._keep(response)
         return response
 
@@ -163,7 +163,7 @@ class ResponseShape:
             return []
         self._open = False
         item = self._output[-1]
-        item["status"] = "completed"
+        item["status"] = self._status
         if item["type"] == "reasoning" and self._carries:
             item["encrypted_content"] = carried(self._part()["text"])
         return [
@@ -196,6 +196,11 @@ class ResponseShape:
         self._output.append(item)
         self._open = True
         return [*closing, self._event("response.output_item.added", output_index=self._index, item=dict(item))]
+
+    @property
+    def _status(self) -> str:
+        """Of what ends now."""
+        return "incomplete" if self._reason == "length" else "completed"
 
     @property
     def _index(self) -> int:
