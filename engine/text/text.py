@@ -163,7 +163,7 @@ class Text:
         return self._vocabulary.special_ids.isdisjoint(self.encode_prompt(words, add_special=False))
 
     def cut(self, words: str) -> list[str | int]:
-        """`words` cut at the special tokens among them, these as their ids."""
+        """`words` cut at the tokens among them that grammars of text do not spell, these as their ids."""
         return self._vocabulary.cut(words)
 
     @cached_property

@@ -32,6 +32,12 @@ class Vocabulary:
         self._tokenizer = tokenizer
         added = {token: _read_added(entry) for token, entry in tokenizer.get_added_tokens_decoder().items()}
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
+        # llguidance takes added tokens in angle brackets for special ones, whatever is said of them.
+        self._unspelt = {
+            entry.content: token
+            for token, entry in added.items()
+            if entry.special or re.fullmatch("<.*>", entry.content, re.DOTALL)
+        }
         control = {token: entry for token, entry in added.items() if is_control(entry, template_text)}
         self.control_ids = frozenset(control)
         self.guard = Guard(list(control.values()))
@@ -90,8 +96,8 @@ class Vocabulary:
         return spell(marker, ((token, self.decoding.token_bytes(token)) for token in found), first)
 
     def cut(self, words: str) -> list[str | int]:
-        """`words` cut at the special tokens among them, these as their ids."""
-        found = {self.text_of(token): token for token in self.special_ids if self.text_of(token) in words}
+        """`words` cut at the tokens among them that grammars of text do not spell, these as their ids."""
+        found = {content: token for content, token in self._unspelt.items() if content in words}
         return [found.get(part, part) for part in re.split(f"({any_of(found)})", words) if part] if found else [words]
 
     def character_edges(self) -> CharacterEdges:

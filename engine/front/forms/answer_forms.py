@@ -101,16 +101,16 @@ class Arguments:
         return f"{name}: %json {json.dumps(_with(schema or _ANY_OBJECT, lenient=not self.exact))}\n"
 
 
-def grammar_with_arguments(rules: str, arguments: Sequence[Arguments]) -> str:
+def grammar_with_arguments(rules: str, arguments: Sequence[Arguments], place: str = "tools") -> str:
     """The grammar of `rules` that lack those of the `arguments` of each tool, `arguments0` and so on.
 
-    FieldError about the tools where they cannot be followed.
+    FieldError about the member `place` where they cannot be followed.
     """
 
     def grammar(read: _Reading) -> str:
         return "".join([rules, *(each.rules(f"arguments{index}", read) for index, each in enumerate(arguments))])
 
-    return _sound(map(grammar, _READINGS))
+    return _sound(map(grammar, _READINGS), place)
 
 
 def arguments_grammar(arguments: Arguments, place: str = "tools") -> str:

@@ -11,7 +11,7 @@ from engine.text.formats.readers import JsonCalls, NamedJson
 from engine.text.formats.record import NAME, AnswerFormat, CallFormat, Channels
 from engine.text.text import Text
 
-_SHARED = r"""
+SHARED = r"""
 object: "{" SPACE (member (SPACE "," SPACE member)*)? SPACE "}"
 member: STRING SPACE ":" SPACE value
 value: object | list | STRING | NUMBER | "true" | "false" | "null"
@@ -38,7 +38,7 @@ class CallBlock:
 
 def call_block(text: Text, form: AnswerFormat, names: Sequence[str], several: bool) -> CallBlock | None:
     """The block of calls of the tools `names`, of `several` or of one; None where a format is not held to grammars."""
-    words = _Words(text)
+    words = Words(text)
     if form.channels is not None:
         return words.message(form.channels, names)
     match form.calls:
@@ -49,7 +49,7 @@ def call_block(text: Text, form: AnswerFormat, names: Sequence[str], several: bo
     return None
 
 
-class _Words:
+class Words:
     """Writes the words of a format as a model's tokens spell them."""
 
     def __init__(self, text: Text) -> None:
@@ -67,12 +67,12 @@ class _Words:
             pairs = [f'{called} SPACE ":" SPACE {name} SPACE "," SPACE ({keys})' for name in pairs]
         more, listed = (" (SPACE call)*", ' ("," SPACE call SPACE)*') if several else ("", "")
         rules = [
-            f"start: SPACE block{self._end(calls)}\n",
+            f"start: SPACE block{self.end(calls)}\n",
             f'block: call{more} | "[" SPACE call SPACE{listed} "]"\n',
             call,
             _choice("pair", [f'{pair} SPACE ":" SPACE' for pair in pairs]),
         ]
-        return CallBlock(calls.region.opens[0], "".join([*rules, _SHARED]))
+        return CallBlock(calls.region.opens[0], "".join([*rules, SHARED]))
 
     def named_block(self, calls: CallFormat, reader: NamedJson, names: Sequence[str], several: bool) -> CallBlock:
         """Arguments, each behind the name of a tool."""
@@ -82,11 +82,11 @@ class _Words:
         tails = "".join(f" SPACE {self.spelt(tail)}" for tail in reader.tail)
         more = " (SPACE call)*" if several and before else ""
         rules = [
-            f"start: SPACE call{more}{self._end(calls)}\n",
+            f"start: SPACE call{more}{self.end(calls)}\n",
             f"call: {self.spelt(before)} named{tails}\n",
             _choice("named", [f"{json.dumps(name)} {identity}{self.spelt(after)}" for name in names]),
         ]
-        return CallBlock(marker, "".join([*rules, _SHARED]))
+        return CallBlock(marker, "".join([*rules, SHARED]))
 
     def message(self, channels: Channels, names: Sequence[str]) -> CallBlock:
         """A message whose header names its recipient, before or behind its channel."""
@@ -98,19 +98,19 @@ class _Words:
             _choice("named", [f"{json.dumps(name)} header" for name in names]),
             f"header: ({self.spelt(channel)})? SPACE ({kinds})\n",
         ]
-        return CallBlock(_RECIPIENT.strip(), "".join([*rules, _SHARED]))
+        return CallBlock(_RECIPIENT.strip(), "".join([*rules, SHARED]))
 
     def spelt(self, words: str) -> str:
-        """A sequence of literals and special tokens. A zero stands for a number, several for an id."""
-        spelt = []
-        for part in self._text.cut(words):
-            if isinstance(part, int):
-                spelt.append(f"<[{part}]>")
-            else:
-                spelt += [_literal(piece) for piece in re.split("(0+)", part) if piece]
-        return " ".join(spelt)
+        """A sequence of literals and special tokens. A digit stands for a number, several for an id."""
+        return " ".join(map(self.part, self._text.cut(words)))
 
-    def _end(self, calls: CallFormat) -> str:
+    def part(self, part: str | int) -> str:
+        """One part of such a sequence: words without special tokens, or the id of one."""
+        if isinstance(part, int):
+            return f"<[{part}]>"
+        return " ".join(_literal(piece) for piece in re.split("([0-9]+)", part) if piece)
+
+    def end(self, calls: CallFormat) -> str:
         """The end of a block, unless the answer itself ends there."""
         if not calls.region.closes or set(self._text.cut(calls.region.closes[0])) & self._text.eos_ids:
             return ""
@@ -118,9 +118,9 @@ class _Words:
 
 
 def _literal(words: str) -> str:
-    if words.strip("0"):
-        return json.dumps(words)
-    return "COUNT" if words == "0" else "ID"
+    if words.isdecimal():
+        return "COUNT" if len(words) == 1 else "ID"
+    return json.dumps(words)
 
 
 def _choice(rule: str, beginnings: Sequence[str]) -> str:

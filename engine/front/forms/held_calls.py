@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from engine.front.forms.answer_forms import Arguments, arguments_grammar, gramma
 from engine.front.forms.call_blocks import CallBlock, call_block
 from engine.front.forms.custom_tools import INPUT
 from engine.front.forms.quoted_grammars import UnquotableError
+from engine.front.forms.tagged_blocks import tagged_block
 from engine.front.forms.text_grammars import TextGrammar
 from engine.front.forms.tools import ToolUse
 from engine.front.wire.fields import FieldError
@@ -48,20 +49,27 @@ def held_calls(text: Text, form: AnswerFormat, use: ToolUse, part: Part) -> Held
     bare = form.calls is not None and form.calls.bare and use.forced is None  # where nothing says that a call begins
     block = None if bare or not names else call_block(text, form, names, parallel)
     if block is None:
-        return _tagged_call(text, form, use, begun, parallel)
+        return _tagged_calls(text, form, use, part, begun, names)
     arguments = {name: _arguments(name, schemas[name], use) for name in names}
     enforced = frozenset(name for name in names if arguments[name].exact)
     if use.forced is None and not enforced:
         return HeldCalls()
-    grammar = Grammar(
-        _grammar(block, arguments, use),
-        after=text.spelling(block.marker),
+    lark = _grammar(block, arguments, use)
+    return HeldCalls(begun, _behind_marker(text, form, part, block.marker, begun, lark, parallel), enforced)
+
+
+def _behind_marker(
+    text: Text, form: AnswerFormat, part: Part, marker: str, begun: str, lark: str, parallel: bool
+) -> Grammar:
+    """A grammar of blocks that hold from their markers on; the prompt may have `begun` the first."""
+    return Grammar(
+        lark,
+        after=text.spelling(marker),
         then_free=parallel,
         again=parallel,
         aside=_aside(text, form, part, begun),
-        begun=None if use.forced is None else _behind(text, block.marker, begun),
+        begun=_behind(text, marker, begun) if begun else None,
     )
-    return HeldCalls(begun, grammar, enforced)
 
 
 def _grammar(block: CallBlock, arguments: Mapping[str, Arguments], use: ToolUse) -> str:
@@ -89,6 +97,29 @@ def _aside(text: Text, form: AnswerFormat, part: Part, begun: str) -> Passages |
 def _behind(text: Text, marker: str, begun: str) -> tuple[int, ...]:
     """The tokens of what a forced call begins with behind the marker of its block, which it may lack."""
     return tuple(text.encode_prompt(begun.rpartition(marker)[2], add_special=False))
+
+
+def _tagged_calls(
+    text: Text, form: AnswerFormat, use: ToolUse, part: Part, begun: str, names: Sequence[str]
+) -> HeldCalls:
+    """Calls whose arguments stand between tags."""
+    parallel = use.parallel and not use.named
+    strict = use.strict.keys() & set(names)
+    if form.calls is None or not isinstance(form.calls.reader, TaggedPairs) or not strict:
+        return _tagged_call(text, form, use, begun, parallel)
+    schemas = use.schemas or {}
+    block, held = tagged_block(text, form.calls, {n: schemas[n] if n in strict else None for n in names}, parallel)
+    if not held:
+        return HeldCalls(begun)
+    try:
+        lark = grammar_with_arguments(block.rules, ())
+    except FieldError:
+        for name in held:
+            grammar_with_arguments(
+                tagged_block(text, form.calls, {name: schemas[name]}, False)[0].rules, (), use.strict[name]
+            )
+        raise
+    return HeldCalls(begun, _behind_marker(text, form, part, block.marker, begun, lark, parallel), held)
 
 
 def _tagged_call(text: Text, form: AnswerFormat, use: ToolUse, begun: str, parallel: bool) -> HeldCalls:

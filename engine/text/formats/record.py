@@ -34,10 +34,9 @@ class ThoughtFormat:
 class CallFormat:
     """Blocks of tool calls. A template has this format if it holds all `signs`.
 
-    `forced` is how an answer begins that calls a tool: with NAME for a certain one, up to there for any; a zero in it
-    stands for any number, several for any id. With `bare`
-    an answer that is nothing but what `reader` reads is a call without markers. `ids` is how the template wants ids:
-    "" any, or a number of letters and digits.
+    `forced` is how an answer begins that calls a tool: with NAME for a certain one, up to there for any; a digit in it
+    stands for any number, several for any id. With `bare` an answer that is nothing but what `reader` reads is a call
+    without markers. `ids` is how the template wants ids: "" any, or a number of letters and digits.
     """
 
     name: str
