@@ -12,9 +12,13 @@ from engine.files.store import Store
 
 
 def model_folder(store: Store, model: str) -> Path:
-    """The folder that `model` means. Raises NotFoundError with the nearest name, or with the way to get the model."""
+    """The folder that `model` means; a model of the store wins over a folder here whose name has no slash.
+
+    Raises NotFoundError with the nearest name, or with the way to get the model.
+    """
     path = typed_path(model)
-    if "/" in model and (path / MANIFEST_NAME).is_file():
+    is_model = (path / MANIFEST_NAME).is_file()
+    if "/" in model and is_model:
         return path
     try:
         return store.get(model)
@@ -26,6 +30,8 @@ def model_folder(store: Store, model: str) -> Path:
         remedy = f"To use a checkpoint, take it in first: freetoken pull {shlex.quote(model)}"
         raise NotFoundError(f"There is no converted model at {path}.", remedy) from None
     except NotFoundError as missing:
+        if is_model:  # `convert` prints such a name
+            return path
         from engine.files.pulling.catalogue import read_catalogue
 
         if model not in read_catalogue():

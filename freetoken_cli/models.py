@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -63,6 +64,8 @@ def require_known(what: str, store: Store, missing: NotFoundError) -> None:
     catalogue = read_catalogue()
     if what in catalogue:
         return
+    if os.path.lexists(store.root / what):  # it is there, and cannot be used
+        raise missing
     suggestion = did_you_mean(what, [*store.names(), *catalogue])
     raise NotFoundError(
         f"{missing.message}{suggestion}", "" if suggestion else f"{missing.remedy} {WHERE_TO_LOOK}"

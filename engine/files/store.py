@@ -175,7 +175,7 @@ def _is_folder(path: Path) -> bool:
 def _lost(link: Path) -> NotFoundError:
     return NotFoundError(
         f"{link} is a link to {os.readlink(link)}, which cannot be reached.",
-        f"Mount that disk, or remove the link: freetoken rm {link.name}",
+        f"Mount that disk, or remove the link with freetoken rm {link.name}.",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +73,18 @@ def test_the_catalogue_says_what_memory_is_wanted_and_under_which_licence(tmp_pa
     found = _forecast(tmp_path, Cost(fetch=model.download, disk=model.size, room=model.size), find_target(model.name))
     assert found.memory_wanted == model.memory > model.size
     assert found.sentence().endswith(": fits in memory. Licence: Apache-2.0.")
+
+
+def test_a_pull_of_what_lies_here_is_said_to_fit_just_where_it_does(
+    home: Home, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pull_with(free: int, *args: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+        return home.run_here("pull", str(checkpoint), *args)
+
+    needed = json.loads(pull_with(100 * GIB, "--dry-run", "--json").stdout)["room"]
+    assert [pull_with(needed - 1, *args).returncode for args in (["--dry-run"], [])] == [4, 4]
+    assert [pull_with(needed, *args).returncode for args in (["--dry-run"], [])] == [0, 0]
 
 
 def test_what_the_disk_cannot_hold_is_exit_code_4(

@@ -60,6 +60,7 @@ def test_convert_into_a_folder_refuses_to_overwrite(home: Home, checkpoint: Path
     assert home.run_here("convert", str(checkpoint), "out.ftw").returncode == 2
     assert home.run_here("convert", str(checkpoint), "out.ftw", "--force").returncode == 0
     assert home.run_here("verify", "./out.ftw").returncode == 0
+    assert home.run_here("verify", "out.ftw").returncode == 0, "as convert has printed it"
 
 
 def test_a_converted_model_is_no_checkpoint_but_runs_from_the_store(home: Home, converted: Path) -> None:
@@ -173,6 +174,15 @@ def test_list_shows_what_is_damaged_and_unfinished(stored: Home) -> None:
     assert "(partial)" in done.stdout
     assert "freetoken rm half" in done.stderr
     assert "dense.safetensors" in done.stderr
+
+
+def test_a_link_to_nothing_is_not_looked_for_elsewhere(home: Home) -> None:
+    home.paths.store.mkdir()
+    (home.paths.store / "away").symlink_to("/mnt/away")
+    for args in (["run", "away", "hello"], ["show", "away"]):
+        done = home.run_here(*args)
+        assert done.returncode == 3
+        assert done.stderr.endswith("Mount that disk, or remove the link with freetoken rm away.\n")
 
 
 def test_a_model_of_another_version_says_so_everywhere(stored: Home) -> None:

