@@ -14,12 +14,8 @@ from engine.base.paths import typed_path
 from engine.base.units import parse_tokens
 from engine.files.store import Store
 from engine.front.workers.attach import pick_device
-from engine.measure.bench import BenchPlan, bench_model
-from engine.measure.record_trace import QUESTIONS, TracePlan, record_trace
-from engine.measure.routing_bench import RoutingPlan, bench_routing
 from engine.worker.protocol import WorkerConfig
 from freetoken_cli import options
-from freetoken_cli.benchmarks import print_bench, print_recorded, print_routing, read_texts
 from freetoken_cli.folders import model_folder
 from freetoken_cli.front_process import health
 from freetoken_cli.options import Device, Experts, Json, NoColor, Threads, plain
@@ -78,6 +74,11 @@ def command(
     Rates are medians over rounds in which everything takes turns, with read loops over memory in between. With --trace
     the model answers questions and its routing is kept; with --routing a model of random weights runs such a trace.
     """
+    from engine.measure.bench import BenchPlan, bench_model
+    from engine.measure.record_trace import QUESTIONS, TracePlan, record_trace
+    from engine.measure.routing_bench import RoutingPlan, bench_routing
+    from freetoken_cli.benchmarks import print_bench, print_recorded, print_routing, read_texts
+
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     speed = {"--prompts": prompts, "--depths": depths, "--decode-tokens": decode_tokens, "--repeat": repeat}
     _check_mode(model, trace, routing, speed, {"--texts": texts}, {"--tokens": tokens}, {"--warmup": warmup})

@@ -9,18 +9,10 @@ import typer
 
 from engine.base.errors import UsageError
 from engine.base.paths import typed_path
-from engine.files.conversion.convert import convert
-from engine.files.conversion.job import Recipe
-from engine.files.conversion.partial import partial_folder
-from engine.files.pulling.repository import CONVERT
-from engine.files.pulling.target import store_name
-from engine.files.store import Store
-from engine.text.gguf_tokenizer import write_tokenizer
 from freetoken_cli import options
 from freetoken_cli.interrupts import interruptible
 from freetoken_cli.options import ExpertCodec, Json, NoColor
 from freetoken_cli.output import Output
-from freetoken_cli.phases import Phases, conversion_record
 
 EXAMPLES = (
     ("freetoken convert ./checkpoint ./model.ftw", "from a folder to a folder"),
@@ -53,6 +45,15 @@ def command(
     Memory is bounded whatever the model's size. Stopped at any moment, the same command goes on in mid-file. Prints
     the folder.
     """
+    from engine.files.conversion.convert import convert
+    from engine.files.conversion.job import Recipe
+    from engine.files.conversion.partial import partial_folder
+    from engine.files.pulling.repository import CONVERT
+    from engine.files.pulling.target import store_name
+    from engine.files.store import Store
+    from engine.text.gguf_tokenizer import write_tokenizer
+    from freetoken_cli.phases import Phases, conversion_record
+
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     if dest is not None and name is not None:
         raise UsageError("DEST and --name both say where to write.", "Give one of them.")

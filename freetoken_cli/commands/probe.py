@@ -11,22 +11,10 @@ from engine.base.config import check_device
 from engine.base.errors import UsageError
 from engine.base.hardware import read_memory
 from engine.base.profile import ExpertRate, Profile, profile_of, save_profile
-from engine.files.ftw.opening import open_model
 from engine.files.store import READY, Store
-from engine.measure.native_meter import NativeMeter
 from engine.measure.probe import CANONICAL_SHAPES, NO_LINK, ExpertShape, probe, shapes_of
-from engine.worker.machine import this_machine
 from freetoken_cli import options
 from freetoken_cli.chart import Bar, can_draw, draw
-from freetoken_cli.device_probe import (
-    check_plot,
-    conclusions,
-    device_lines,
-    draw_curve,
-    rate_text,
-    usual_shape,
-    with_device,
-)
 from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Device, Json, NoColor, Threads
 from freetoken_cli.output import Output
@@ -74,6 +62,10 @@ def command(
     Without a model: the expert shapes of the store, and usual ones for codecs that the store does not have. On a
     device it measures fills too (B_P), and fills and experts at the same time; sim is this machine's memory, not a GPU.
     """
+    from engine.measure.native_meter import NativeMeter
+    from engine.worker.machine import this_machine
+    from freetoken_cli.device_probe import check_plot, conclusions, draw_curve, usual_shape, with_device
+
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     paths = options.paths()
     config = options.settings(paths, threads=threads, device=device)
@@ -122,6 +114,8 @@ def _seconds(text: str | None) -> float:
 
 def _shapes(store: Store, model: str | None) -> list[ExpertShape]:
     """What to measure; each shape once."""
+    from engine.files.ftw.opening import open_model
+
     if model is not None:
         shapes = shapes_of(open_model(model_folder(store, model)))
         if not shapes:
@@ -135,6 +129,8 @@ def _shapes(store: Store, model: str | None) -> list[ExpertShape]:
 
 def picture(profile: Profile, colour: bool, unicode: bool) -> list[str]:
     """The profile for people: reads by threads, experts by codec, then what follows for the split."""
+    from freetoken_cli.device_probe import device_lines, rate_text
+
     reads = [
         Bar(f"{entry.threads} thread{'s' if entry.threads > 1 else ''}", rate_text(entry.rate), entry.rate.median)
         for entry in profile.reads

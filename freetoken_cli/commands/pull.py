@@ -7,13 +7,9 @@ from typing import Annotated
 import typer
 
 from engine.base.errors import UsageError
-from engine.files.pulling.catalogue import WHERE_TO_LOOK
-from engine.files.store import Store
 from freetoken_cli import options
 from freetoken_cli.options import ExpertCodec, Json, NoColor
 from freetoken_cli.output import Output
-from freetoken_cli.phases import conversion_record
-from freetoken_cli.pulling import Wanted, forecast, pull_into_store
 
 EXAMPLES = (
     ("freetoken pull demo", "a name of the catalogue; freetoken list --catalogue shows them"),
@@ -71,6 +67,11 @@ def command(
     Weights keep their codec unless --expert-codec gives experts another. Says first what it takes. Stopped at any
     moment, the same command goes on where it was. Prints the model's name.
     """
+    from engine.files.pulling.catalogue import WHERE_TO_LOOK
+    from engine.files.store import Store
+    from freetoken_cli.phases import conversion_record
+    from freetoken_cli.pulling import Wanted, forecast, pull_into_store
+
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     if not what:
         raise UsageError("Say what to pull.", WHERE_TO_LOOK)

@@ -8,17 +8,12 @@ import typer
 
 from engine.base.errors import UsageError
 from engine.base.paths import typed_path
-from engine.base.units import format_size, parse_experts, parse_size
+from engine.base.units import parse_experts, parse_size
 from engine.experts.machines import machine_named
-from engine.experts.policies import policies_named
-from engine.experts.replay import CARRY, DEFAULT, FILL, NEAREST, check_length, slots_of
-from engine.experts.trace import SYNTHETIC, TYPICAL_RECORD, Trace, read_trace
 from freetoken_cli import options
 from freetoken_cli.options import Json, NoColor
-from freetoken_cli.output import Column, Output
+from freetoken_cli.output import Output
 from freetoken_cli.plots import check_target
-from freetoken_cli.replaying import PERCENTS, Replayed, replay_policies, sweep_policies
-from freetoken_cli.terminal import printable
 
 EXAMPLES = (
     ("freetoken replay trace.jsonl.gz", "miss rates of every policy, 37% of the experts cached"),
@@ -76,26 +71,6 @@ Quiet = Annotated[bool, options.quiet("Print each policy and its miss rate alone
 
 _USUAL_ROOM = "37%"  # where the paper measured this family of models
 
-COLUMNS = (
-    Column("POLICY", "policy"),
-    Column("MISSES", "rate", right=True),
-    Column("A LAYER", "per_layer", right=True),
-    Column("NONE", "none", right=True),
-    Column("UP TO 2", "two", right=True),
-    Column("EVICTIONS/TOKEN", "evictions", right=True),
-)
-TIME_COLUMNS = (
-    Column("POLICY", "policy"),
-    Column("NEAREST", NEAREST, right=True),
-    Column("MISSES", f"{NEAREST}_rate", right=True),
-    Column("CARRY", CARRY, right=True),
-    Column("MISSES", f"{CARRY}_rate", right=True),
-    Column("DEFAULT", DEFAULT, right=True),
-    Column("MISSES", f"{DEFAULT}_rate", right=True),
-    Column("ALL FILL", FILL, right=True),
-    Column("BETTER RULE", "better"),
-)
-
 
 def command(
     trace: TraceFile,
@@ -115,6 +90,12 @@ def command(
     Policies are compared with every miss filled. With --machine both rules for q, the fills among a layer's misses,
     are replayed too, since what is not filled is not there next time. Times are of the misses alone, and predicted.
     """
+    from engine.experts.policies import policies_named
+    from engine.experts.replay import check_length, slots_of
+    from engine.experts.trace import SYNTHETIC, TYPICAL_RECORD, read_trace
+    from freetoken_cli.replay_report import about, show
+    from freetoken_cli.replaying import PERCENTS, replay_policies, sweep_policies
+
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     names = policies_named("all" if policy is None else policy)
     clocked = None if machine is None else machine_named(machine)
@@ -134,7 +115,7 @@ def command(
     with output.phase("Replaying", sizes=False) as progress:
         done = replay_policies(read, names, slots, skipped, clocked, record_bytes, progress)
     document = {
-        "trace": _about(read, trace),
+        "trace": about(read, trace),
         "slots": slots,
         "share": slots / header.pool,
         "warmup": skipped,
@@ -157,66 +138,7 @@ def command(
         for name, outcome in done.outcomes.items():
             output.line(f"{name} {outcome.miss_rate:.4f}")
     else:
-        _show(output, read, done, document, record_bytes, assumed=not (record_given or header.record_bytes))
-
-
-def _show(
-    output: Output, trace: Trace, done: Replayed, document: dict[str, Any], record_bytes: int, assumed: bool
-) -> None:
-    header = trace.header
-    decode = int(trace.decode.sum())
-    output.line(
-        f"{printable(header.model)}, {header.origin}: {header.moe_layers} layers of {header.experts} experts, "
-        f"{header.top_k} a token; {document['slots']} of {header.pool} in slots"
-    )
-    output.line(f"{decode} decode tokens, of which {document['warmup']} are warm-up; every miss filled")
-    output.table(COLUMNS, [_row(name, outcome) for name, outcome in done.outcomes.items()])
-    if done.machine is None:
-        return
-    size = f"{format_size(record_bytes)} an expert{' (assumed: --record SIZE)' if assumed else ''}"
-    output.line("")
-    output.line(
-        f"{done.machine.about}, {size}: milliseconds that a token's misses take, predicted; f = {done.fraction:.2f}"
-    )
-    output.table(TIME_COLUMNS, [_time_row(name, document["policies"][name]) for name in done.outcomes])
-
-
-def _row(name: str, outcome: Any) -> dict[str, str]:
-    shares = outcome.m_shares
-    return {
-        "policy": name,
-        "rate": f"{outcome.miss_rate * 100:.1f}%",
-        "per_layer": f"{outcome.misses_per_layer:.2f}",
-        "none": f"{shares[0] * 100:.0f}%",
-        "two": f"{sum(shares[:3]) * 100:.0f}%",
-        "evictions": f"{outcome.evictions / outcome.tokens:.1f}",
-    }
-
-
-def _time_row(name: str, policy: dict[str, Any]) -> dict[str, str]:
-    rules = policy["rules"]
-    row = {"policy": name, "better": policy["better_rule"]}
-    for rule, found in rules.items():
-        row[rule] = f"{found['seconds_per_token'] * 1e3:.2f}"
-        row[f"{rule}_rate"] = f"{found['miss_rate'] * 100:.1f}%"
-    return row
-
-
-def _about(trace: Trace, name: str) -> dict[str, Any]:
-    header = trace.header
-    decode = int(trace.decode.sum())
-    return {
-        "file": name,
-        "model": header.model,
-        "origin": header.origin,
-        "moe_layers": header.moe_layers,
-        "experts": header.experts,
-        "top_k": header.top_k,
-        "requests": len(trace.requests),
-        "decode_tokens": decode,
-        "prefill_tokens": len(trace.decode) - decode,
-        "cut": trace.cut,
-    }
+        show(output, read, done, document, record_bytes, assumed=not (record_given or header.record_bytes))
 
 
 def _room(text: str | None) -> Any:

@@ -6,16 +6,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 from engine.base.units import format_size, format_tokens
-from engine.files.ftw.opening import open_model
-from engine.files.pulling.catalogue import read_catalogue
-from engine.files.store import Store
-from engine.spec.schema import Spec
 from freetoken_cli import options
-from freetoken_cli.anatomy import attention_line, bank_line, bank_record, experts_line, recurrence_line, tensor_classes
-from freetoken_cli.estimate import Subject, estimate
-from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Folder, Json, NoColor
-from freetoken_cli.origin import find_origin, origin_rows
 from freetoken_cli.output import Output
 
 EXAMPLES = (
@@ -32,6 +24,22 @@ def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: N
     From its manifest, the sizes of its files and the profile of this machine; nothing is loaded.
     `freetoken run MODEL --estimate` takes flags.
     """
+    from engine.files.ftw.opening import open_model
+    from engine.files.pulling.catalogue import read_catalogue
+    from engine.files.store import Store
+    from engine.spec.schema import Spec
+    from freetoken_cli.anatomy import (
+        attention_line,
+        bank_line,
+        bank_record,
+        experts_line,
+        recurrence_line,
+        tensor_classes,
+    )
+    from freetoken_cli.estimate import Subject, estimate
+    from freetoken_cli.folders import model_folder
+    from freetoken_cli.origin import find_origin, origin_rows
+
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     paths = options.paths()
     folder = model_folder(Store(paths.store), model)

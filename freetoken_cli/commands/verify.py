@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.base.errors import CorruptFileError
 from engine.base.units import format_size
-from engine.files.ftw.verify import Problem, verify
-from engine.files.store import Store
 from freetoken_cli import options
-from freetoken_cli.folders import model_folder
 from freetoken_cli.options import Folder, Json, NoColor
 from freetoken_cli.output import Output
+
+if TYPE_CHECKING:
+    from engine.files.ftw.verify import Problem
 
 EXAMPLES = (
     ("freetoken verify demo", "a model of the store"),
@@ -27,6 +27,10 @@ def command(model: Folder, json: Json = False, quiet: Quiet = False, no_color: N
 
     The exit code is 1 when something was altered; each place is named with the hash it should have and the one it has.
     """
+    from engine.files.ftw.verify import verify
+    from engine.files.store import Store
+    from freetoken_cli.folders import model_folder
+
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     folder = model_folder(Store(options.paths().store), model)
     with output.phase(f"Checking {model}") as progress:

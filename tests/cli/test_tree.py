@@ -272,6 +272,20 @@ def test_help_comes_at_once_and_brings_little_along(home: Home) -> None:
     )
 
 
+def test_no_help_brings_along_what_only_the_work_needs(home: Home) -> None:
+    code = (
+        "import sys; from freetoken_cli.program import run\n"
+        "from freetoken_cli.tree import VERBS\n"
+        "heavy = {'torch', 'numpy', 'rich', 'prompt_toolkit', 'pydantic', 'tokenizers', 'engine._native'}\n"
+        "for verb in VERBS:\n"
+        "    run([verb.name, '--help'])\n"
+        "    assert not heavy & set(sys.modules), (verb.name, heavy & set(sys.modules))"
+    )
+    subprocess.run(
+        [PROGRAM[0], "-P", "-c", code], env=home.environment, stdout=subprocess.DEVNULL, check=True, timeout=30
+    )
+
+
 @pytest.mark.clock
 def test_help_is_quicker_than_three_bare_interpreters_and_a_tenth_of_a_second(home: Home) -> None:
     """0.15 s on a machine that is left alone; on a busy one measured against what Python itself needs there."""
