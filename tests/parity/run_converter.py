@@ -34,10 +34,14 @@ def _convert(checkpoint: Path, out: Path) -> None:
 
     architecture = get_model_architecture(ModelBase.load_hparams(checkpoint, False), ModelType.TEXT)
     found: Any = get_model_class(architecture, mmproj=False)
-    tokenless = type("Tokenless", (found,), {"model_arch": found.model_arch, "set_vocab": TextModel._set_vocab_none})
+    without: dict[str, Any] = {"set_vocab": TextModel._set_vocab_none, "_get_suppress_tokens": lambda _self: None}
+    tokenless = type("Tokenless", (found,), {"model_arch": found.model_arch, **without})
     if found.supports_mtp_export:
         tokenless.no_mtp = True
-    tokenless(checkpoint, gguf.LlamaFileType.ALL_F32, out).write()
+    model = tokenless(checkpoint, gguf.LlamaFileType.ALL_F32, out)
+    if hasattr(model, "impl"):
+        model.impl.set_vocab = model.impl._set_vocab_none
+    model.write()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +23,12 @@ from engine.program.weights import FtwWeights
 
 from .cases import CASES
 from .cases.case import THETA
-from .cases.latent import DEEPSEEK_YARN
+from .cases.latent import DEEPSEEK_YARN, MISTRAL4
 from .cases.residual import LONG
+from .cases.windowed import FAR, NEAR, OTHER_THETA, STEP
 from .codecs_numpy import pack_for_conversion, unpack
 from .prepare import Prepared, no_tokenizer, prepare
+from .published import as_published
 
 CONVERTER = os.environ.get("FREETOKEN_CONVERTER", "")
 pytestmark = pytest.mark.skipif(not CONVERTER, reason="FREETOKEN_CONVERTER names no convert_hf_to_gguf.py")
@@ -64,6 +64,13 @@ CHUNKS_OF_FOUR = {
         "original_max_position_embeddings": 8192,
     },
 }
+
+STEP_FAR = {
+    **{"rope_type": "llama3", "rope_theta": 5e6, "factor": 2.0, "partial_rotary_factor": 0.5},
+    **{"original_max_position_embeddings": 131072, "low_freq_factor": 1.0, "high_freq_factor": 32.0},
+}
+ONE_SHARE = {f"{part}_alpha_factor": 1.5 for part in ("full_attn", "linear_attn", "mlp")}
+NO_SHARE = {f"{part}_beta_factor": 1.0 for part in ("full_attn", "linear_attn", "mlp")}
 
 BY_NAME = {case.name: case for case in CASES}
 LED_BY_DENSE = {
@@ -146,9 +153,24 @@ CONVERTED: dict[str, dict[str, Any]] = {
     "glm4": {},
     "glm4-odd": {"attention_bias": True},
     "phi3-odd-window": {},
+    "step3p5": {"text_config": {**STEP, "rope_parameters": {FAR: STEP_FAR, NEAR: OTHER_THETA}}},
+    "mistral4": {"rope_parameters": {**MISTRAL4["rope_parameters"], "llama_4_scaling_beta": 0.1}},
+    "laguna": {},
+    "laguna-odd-gates-of-values": {"layer_types": [FAR, NEAR, NEAR]},
+    "mellum": {},
+    "minimax": {**ONE_SHARE, **NO_SHARE},
 }
 UNBOUNDED = ("granitemoehybrid", "nemotron_h")  # whose files name a context of 2^20 tokens
 APART = ("qwen3_vl_moe",)  # whose converter knows experts one by one, or turned over as transformers keeps none
+# Families whose experts have other names in published checkpoints.
+RENAMED = {
+    "minimax": (
+        (r"mlp\.(experts|gate)\.", r"block_sparse_moe.\1."),
+        (r"(experts\.\d+)\.gate_proj", r"\1.w1"),
+        (r"(experts\.\d+)\.down_proj", r"\1.w2"),
+        (r"(experts\.\d+)\.up_proj", r"\1.w3"),
+    )
+}
 # Families whose files are of another's architecture, which computes the same.
 OTHERWISE = {"glm4_moe_lite": "deepseek_v3", "solar_open": "glm4_moe"}
 
@@ -169,7 +191,8 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Twins]:
     arguments: list[str] = []
     for name, settings in CONVERTED.items():
         case = BY_NAME[name]
-        form = {"wrapped": False, "prefix": "", "fused": False, "apart": case.apart or name in APART}
+        form: dict[str, Any] = {"wrapped": False, "prefix": "", "fused": False, "apart": case.apart or name in APART}
+        form["renamed"] = RENAMED.get(name, case.renamed)
         model = prepare(replace(case, settings={**case.settings, **settings}, **form), folder / name)
         made[name] = Twins(model, folder / f"{name}.gguf")
         arguments += [str(as_published(model.checkpoint, folder / f"{name}-published")), str(made[name].file)]
@@ -178,105 +201,6 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Twins]:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {}
     return made
-
-
-def _count_tokens(config: dict[str, Any], folder: Path) -> None:
-    """A tokenizer.json of as many tokens as there are embeddings, of which the converter keeps so many."""
-    vocabulary = {str(token): token for token in range(config["vocab_size"])}
-    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
-
-
-def _gemma3(config: dict[str, Any], folder: Path) -> None:
-    _count_tokens(config, folder)
-    ropes = config.pop("rope_parameters")
-    config["rope_theta"] = ropes["full_attention"].pop("rope_theta")
-    config["rope_local_base_freq"] = ropes["sliding_attention"]["rope_theta"]
-    config["rope_scaling"] = ropes["full_attention"]
-
-
-def _mimo(config: dict[str, Any], folder: Path) -> None:
-    ropes = config.pop("rope_parameters")
-    config |= {f"swa_{name}": config[name] for name in ("head_dim", "v_head_dim", "num_attention_heads")}
-    config |= {
-        "topk_method": "noaux_tc",
-        "scoring_func": "sigmoid",
-        "swa_num_key_value_heads": 2 * config["num_key_value_heads"],
-        "hybrid_layer_pattern": [int(kind == "sliding_attention") for kind in config.pop("layer_types")],
-        "rope_parameters": ropes["full_attention"],
-        "swa_rope_theta": ropes["sliding_attention"]["rope_theta"],
-    }
-
-
-def _hunyuan(config: dict[str, Any], folder: Path) -> None:
-    config["moe_intermediate_size"] = [config["intermediate_size"]] * config["num_hidden_layers"]
-    config["num_shared_expert"] = [1] * config["num_hidden_layers"]
-
-
-def _bailing(config: dict[str, Any], folder: Path) -> None:
-    config |= {"architectures": ["BailingMoeV2ForCausalLM"], "model_type": "bailing_moe"}
-    config["num_experts"] = config.pop("n_routed_experts")
-    config["num_shared_experts"] = config.pop("n_shared_experts")
-    config["score_function"] = "sigmoid"
-
-
-def _minimax_m3(config: dict[str, Any], folder: Path) -> None:
-    sparse = [int(kind == "sparse") for kind in config.pop("mlp_layer_types")]
-    indexer = {"num_index_heads": "n_heads", "index_dim": "head_dim", "topk_blocks": "topk_blocks"}
-    indexer |= {"block_size": "block_size", "local_block": "local_blocks"}
-    config |= {
-        "architectures": ["MiniMaxM3SparseForCausalLM"],
-        "model_type": "minimax_m3",
-        "n_shared_experts": 1,
-        "scoring_func": "sigmoid",
-        "moe_layer_freq": sparse,
-        "rotary_dim": int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]),
-        "sparse_attention_config": {f"sparse_{name}": config.pop(f"index_{ours}") for name, ours in indexer.items()},
-    }
-
-
-def _bailing_hybrid(config: dict[str, Any], folder: Path) -> None:
-    config |= {
-        "architectures": ["BailingMoeV3ForCausalLM"],
-        "model_type": "bailing_moe_v3",
-        "gated_attention_proj_granularity_type": "head_wise",
-        "moe_shared_expert_intermediate_size": config["num_shared_experts"] * config["moe_intermediate_size"],
-        "no_kda_lora": True,
-        "num_experts_per_tok": config["num_experts_per_token"],
-        "norm_topk_prob": config["moe_renormalize"],
-        "n_group": config["num_expert_group"],
-        "score_function": "sigmoid",
-    }
-
-
-PUBLISHED: dict[str, Callable[[dict[str, Any], Path], None]] = {
-    "gemma3_text": _gemma3,
-    "gemma4_text": _count_tokens,
-    "mimo_v2_flash": _mimo,
-    "hunyuan_v1_moe": _hunyuan,
-    "sarvam_moe": _bailing,
-    "bailing_hybrid": _bailing_hybrid,
-    "glm4_moe_lite": lambda config, _folder: config.update(first_k_dense_replace=1),
-    "solar_open": lambda config, _folder: config["rope_parameters"].update(partial_rotary_factor=1.0),
-    "minimax_m3_vl_text": _minimax_m3,
-    "cohere2": lambda config, _folder: config.update(rotary_pct=1.0),
-    "phimoe": lambda config, _folder: config.update(architectures=["PhiMoEForCausalLM"]),
-    "deepseek_v32": lambda config, _folder: config.update(scoring_func="sigmoid"),
-}
-
-
-def as_published(checkpoint: Path, folder: Path) -> Path:
-    """A copy whose config says what published ones do and transformers leaves to its code."""
-    shutil.copytree(checkpoint, folder)
-    config = json.loads((folder / "config.json").read_text())
-    if config["model_type"] in PUBLISHED:
-        PUBLISHED[config["model_type"]](config, folder)
-    if config["model_type"] in ("granitemoehybrid", "jamba"):
-        named = {"linear_attention": "mamba", "full_attention": "attention"}
-        config["layer_types"] = [named.get(kind, kind) for kind in config.get("layer_types", [])]
-    if config["model_type"] == "deepseek_v3":
-        config["scoring_func"] = "sigmoid"
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 @pytest.mark.parametrize("name", CONVERTED)

@@ -23,7 +23,9 @@ from engine.spec.families import spec_from_config
 from .codecs_numpy import pack_for_conversion, unpack
 from .conftest import Models
 from .prepare import no_tokenizer
+from .test_gguf_converter import assert_same
 
+LENGTH = 32  # tokens that queries grow by
 Floats = NDArray[np.float32]
 
 OUTER = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm", "lm_head.weight": "output"}
@@ -54,15 +56,20 @@ def write_gguf(
     split: bool,
     sigmoid: bool | None,
     latent: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    growth: float | None = None,
 ) -> dict[str, Any]:
     """The f32 checkpoint as llama.cpp's converter writes it, with keys and values apart or not; returns its config.
 
     Keys and values are quantised to the type `latent`. Without `sigmoid` the file does not say how experts score.
+    Queries grow by `growth`, as those of Mistral Large 3.
     """
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
     tensors = {name: values for file in checkpoint.glob("*.safetensors") for name, values in load_file(file).items()}
     writer = gguf.GGUFWriter(path, "deepseek2")
     _add_metadata(writer, config, split=split, sigmoid=sigmoid)
+    if growth is not None:
+        writer.add_float32("deepseek2.attention.temperature_scale", growth)
+        writer.add_uint32("deepseek2.attention.temperature_length", LENGTH)
     for name, short in OUTER.items():
         writer.add_tensor(f"{short}.weight", tensors[name])
     for layer in range(config["num_hidden_layers"]):
@@ -168,6 +175,14 @@ def test_the_file_becomes_the_same_model(models: Models, tmp_path: Path, name: s
         assert [bytes(mine.record(i)) for i in range(mine.count)] == [
             bytes(theirs.record(i)) for i in range(theirs.count)
         ]
+
+
+def test_queries_that_grow_are_those_of_mistral(models: Models, tmp_path: Path) -> None:
+    model = models("mistral4")
+    config = write_gguf(tmp_path / "m.gguf", model.checkpoint, split=True, sigmoid=False, growth=0.3)
+    assert config["rope_parameters"]["original_max_position_embeddings"] == LENGTH
+    convert(tmp_path / "m.gguf", tmp_path / "m", write_tokenizer=no_tokenizer, pack=pack_for_conversion)
+    assert_same(open_model(tmp_path / "m"), model.ftw, {})
 
 
 @pytest.mark.parametrize("latent", ["Q8_0", "Q4_0", "Q5_0"])

@@ -12,7 +12,7 @@ from engine.base.errors import UnsupportedError
 from engine.files.sources.gguf.architectures import ARCHITECTURES
 from engine.files.sources.gguf.config import build_config
 from engine.files.sources.tensors import MemoryTensor
-from engine.spec.attention import LatentAttention
+from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import spec_from_config
 
 HEADS = {
@@ -41,12 +41,29 @@ GLM_DSA = {
     "leading_dense_block_count": 3,
     "rope.dimension_count": 8,
 }
+LAGUNA = {
+    **{name: value for name, value in HEADS.items() if name != "attention.head_count"},
+    "block_count": 6,
+    "attention.head_count": [4, 6, 6, 6, 4, 6],
+    "attention.head_count_kv": 2,
+    "attention.key_length": 16,
+    "expert_count": 8,
+    "expert_feed_forward_length": 32,
+    "expert_shared_feed_forward_length": 32,
+    "expert_used_count": 2,
+    "rope.dimension_count": 8,
+    "rope.freq_base": 500000.0,
+}
 GLM_5_2 = [True, True, *[True, False, False, False] * 19]  # llama.cpp's table for files that list nothing
 
 
-def config_of(architecture: str, metadata: dict[str, Any]) -> dict[str, Any]:
+def config_of(architecture: str, metadata: dict[str, Any], rows: dict[str, int] | None = None) -> dict[str, Any]:
+    """The config of a file with an embedding, and matrices of so many `rows`."""
     named = {f"{architecture}.{key}": value for key, value in metadata.items()}
-    tensors = {"token_embd.weight": MemoryTensor("f32", (8, 64), np.zeros((8, 256), np.uint8))}
+    tensors = {
+        name: MemoryTensor("f32", (count, 64), np.zeros((count, 256), np.uint8))
+        for name, count in {"token_embd.weight": 8, **(rows or {})}.items()
+    }
     return build_config(
         ARCHITECTURES[architecture], {"general.architecture": architecture, **named}, tensors, Path("m.gguf")
     )
@@ -65,6 +82,28 @@ def test_which_layers_of_glm_choose_for_themselves(changes: dict[str, Any], own:
     layers = spec_from_config(config_of("glm-dsa", {**GLM_DSA, **changes})).layers
     indexers = [layer.mixer.indexer for layer in layers if isinstance(layer.mixer, LatentAttention)]
     assert [each is not None and not each.shared for each in indexers] == own
+
+
+@pytest.mark.parametrize(("rows", "gating"), [(4, "per-head"), (64, "per-element")])
+@pytest.mark.parametrize(
+    ("metadata", "kinds"),
+    [
+        ({"attention.sliding_window": 512, "rope.freq_base_swa": 10000.0}, "FSSSFS"),
+        ({}, "FFFFFF"),
+        ({"attention.sliding_window": 512, "attention.sliding_window_pattern": [False, True] * 3}, "FSFSFS"),
+    ],
+    ids=["XS.2", "M.1", "listed"],
+)
+def test_gates_and_windows_of_laguna(metadata: dict[str, Any], kinds: str, rows: int, gating: str) -> None:
+    layers = {f"blk.{layer}.ffn_gate_inp.weight": 8 for layer in range(6)}
+    config = config_of("laguna", {**LAGUNA, **metadata}, {**layers, "blk.0.attn_gate.weight": rows})
+    assert config["gating"] == gating
+    named = {"F": "full_attention", "S": "sliding_attention"}
+    assert config["layer_types"] == [named[kind] for kind in kinds]
+    spec = spec_from_config(config)
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    assert [mixer.window for mixer in mixers] == [512 if kind == "S" else 0 for kind in kinds]
+    assert {mixer.rope.dim for mixer in mixers if mixer.rope} == {8, 16} if "S" in kinds else {8}
 
 
 def test_heads_in_the_order_of_a_model_that_sees_are_refused() -> None:

@@ -14,6 +14,7 @@ from engine.files.sources.gguf.architectures.record import (
     CHOICE_BIAS_ENDING,
     SIGMOID_SCORES,
     WITH_EXPERTS,
+    WITH_GROWTH,
     WITH_SHARED_EXPERTS,
     WITH_SIGMOID,
     Architecture,
@@ -105,6 +106,7 @@ def _architecture(headers: Sequence[GgufHeader], path: Path) -> Architecture:
         WITH_EXPERTS: metadata.get(f"{name}.expert_count"),
         WITH_SHARED_EXPERTS: metadata.get(f"{name}.expert_shared_feed_forward_length"),
         WITH_SIGMOID: scores == SIGMOID_SCORES,
+        WITH_GROWTH: metadata.get(f"{name}.attention.temperature_scale"),
     }
     names = [name, *(f"{name} {variant}" for variant, holds in held.items() if holds)]
     key = next((each for each in reversed(names) if each in ARCHITECTURES), name)

@@ -20,9 +20,9 @@ from engine.files.sources.gguf.architectures.record import (
 from engine.files.sources.gguf.metadata import Metadata, from_tensors, shortest
 from engine.files.sources.tensors import SourceTensor
 
-# What models with llama-3 positions are published with, beside their factor: Llama 3 and Llama 4.
-_ORIGINAL = 8192
-_LOW_AND_HIGH = ((1.0, 4.0), (1.0, 1.0))
+# What models with llama-3 positions are published with beside their factor, the length they were trained at and how
+# often the slow and the fast turn in it: Llama 3, Llama 4 and Step-3.5.
+_LLAMA3 = ((8192, 1.0, 4.0), (8192, 1.0, 1.0), (131072, 1.0, 32.0))
 _FAR = 1 << 20  # tokens
 _STILL = 1e29  # a frequency divided by so much turns nothing
 
@@ -51,11 +51,13 @@ def build_config(
     words = {name: reader.word(*rule, layers) for name, rule in architecture.words.items()}
     config.update({name: word for name, word in words.items() if word is not None})
     config.update({name: reader.ratio(*keys) for name, keys in architecture.ratios.items()})
-    config.update(from_tensors(architecture, tensors, config["num_hidden_layers"], path))
+    config.update(from_tensors(architecture, tensors, config, path))
     config["vocab_size"] = _rows(tensors, "token_embd.weight", path)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     if architecture.proportional:
         config["rope_parameters"] = _two_ropes(reader, config, tensors, path)
+    elif architecture.window_rope:
+        config["rope_parameters"] = _ropes_by_window(reader, config, tensors, path)
     else:
         config["rope_scaling"] = _rope_scaling(reader, config, tensors, path)
     return _nested(config)
@@ -134,15 +136,18 @@ def _rope_scaling(
 
 def _yarn_habits(reader: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """What some families do besides. The logarithm's factor is a tenth of DeepSeek's `mscale_all_dim`; `mscale` is not
-    in the file, and in published models the same.
+    in the file, and in published models the same. How fast Mistral Small 4's queries grow is not in its files either.
     """
     if config["model_type"] == "gpt_oss":
         return {"truncate": False}
+    growth = {}
+    if config["model_type"] == "mistral4":
+        growth = {"llama_4_scaling_beta": reader.number(Key("attention.temperature_scale", 0.1))}
     factor = reader.number(Key("rope.scaling.yarn_log_multiplier", None))
     if factor is None or "kv_lora_rank" not in config:
-        return {}
+        return growth
     mscale = shortest(factor * 10)
-    return {"mscale": mscale, "mscale_all_dim": mscale}
+    return {"mscale": mscale, "mscale_all_dim": mscale, **growth}
 
 
 def _frequencies(tensors: Mapping[str, SourceTensor], name: str, head_dim: int, path: Path) -> NDArray[np.float32]:
@@ -174,6 +179,26 @@ def _two_ropes(
     }
 
 
+def _ropes_by_window(
+    reader: Metadata, config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
+) -> dict[str, Any]:
+    """Those of layers that see everything and of layers with a window, which are never stretched."""
+    width = config["head_dim"]
+    return {
+        "full_attention": {
+            "rope_type": "default",
+            **(_rope_scaling(reader, config, tensors, path) or {}),
+            "rope_theta": config["rope_theta"],
+            "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),
+        },
+        "sliding_attention": {
+            "rope_type": "default",
+            "rope_theta": reader.number(Key("rope.freq_base_swa", config["rope_theta"])),
+            "partial_rotary_factor": reader.number(Key("rope.dimension_count_swa", width)) / width,
+        },
+    }
+
+
 def _long_scaling(
     reader: Metadata, config: Mapping[str, Any], tensors: Mapping[str, SourceTensor], path: Path
 ) -> dict[str, Any]:
@@ -194,21 +219,24 @@ def _shortest_of(values: NDArray[np.float32]) -> list[float]:
 
 
 def _llama3_scaling(factors: NDArray[np.float32], config: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The settings that give the divisors of frequencies which the file holds as a tensor.
+    """The settings that give the divisors of frequencies which the file holds as a tensor; what does not turn has 1.
 
     Source of the formula: "llama3" in transformers' modeling_rope_utils.
     """
     factor = float(factors.max())
-    frequencies = config["rope_theta"] ** -(np.arange(len(factors)) * 2 / config["head_dim"])
-    turns = _ORIGINAL * frequencies / (2 * np.pi)
-    for low, high in _LOW_AND_HIGH:
+    dim = int(config["head_dim"] * config.get("partial_rotary_factor", 1.0))
+    frequencies = config["rope_theta"] ** -(np.arange(dim // 2) * 2 / dim)
+    for original, low, high in _LLAMA3:
+        turns = original * frequencies / (2 * np.pi)
         smooth = np.clip((turns - low) / (high - low), 0, 1) if high > low else (turns > low).astype(np.float64)
-        if np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-4):
+        expected = np.ones(len(factors))
+        expected[: dim // 2] = 1 / ((1 - smooth) / factor + smooth)
+        if np.allclose(factors, expected, rtol=1e-4):
             return {
                 "rope_type": "llama3",
                 "factor": factor,
                 "low_freq_factor": low,
                 "high_freq_factor": high,
-                "original_max_position_embeddings": _ORIGINAL,
+                "original_max_position_embeddings": original,
             }
     raise UnsupportedError(f"{path} holds frequencies in {ROPE_FACTORS} that are not those of llama models.")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.files.sources.gguf.architectures.record import REQUIRED, WINDOWS, Architecture, Key
+from engine.files.sources.gguf.architectures.record import REQUIRED, WINDOW_WORDS, WINDOWS, Architecture, Key
 from engine.files.sources.tensors import SourceTensor
 
 
@@ -102,10 +102,11 @@ def shortest(value: float) -> float:
 
 
 def from_tensors(
-    architecture: Architecture, tensors: Mapping[str, SourceTensor], layers: int, path: Path
+    architecture: Architecture, tensors: Mapping[str, SourceTensor], known: Mapping[str, Any], path: Path
 ) -> dict[str, Any]:
-    """The config fields that follow from which tensors the layers have."""
-    if architecture.kinds and not 0 <= layers <= len(tensors):
+    """The config fields that follow from which tensors the layers have, beside those `known`."""
+    layers = known["num_hidden_layers"]
+    if (architecture.kinds or architecture.window_pattern) and not 0 <= layers <= len(tensors):
         raise CorruptFileError(f"{path} speaks of {layers} layers and holds {len(tensors)} tensors.")
     endings = {name.split(".", 2)[2]: tensor for name, tensor in reversed(list(tensors.items())) if name.count(".") > 1}
     named = {**endings, **tensors}
@@ -116,6 +117,12 @@ def from_tensors(
         config[name] = any(prefix + other not in tensors for prefix in having)
     for name, kinds in architecture.kinds.items():
         config[name] = [_kind(kinds, layer, tensors, path) for layer in range(layers)]
+    if architecture.window_pattern and "layer_types" not in known:
+        pattern = architecture.window_pattern if known["sliding_window"] else (False,)
+        config["layer_types"] = [WINDOW_WORDS[pattern[layer % len(pattern)]] for layer in range(layers)]
+    if f"blk.0.{architecture.gates}" in tensors:
+        whole = tensors[f"blk.0.{architecture.gates}"].shape[0] == known["num_attention_heads"]
+        config["gating"] = "per-head" if whole else "per-element"
     return config
 
 

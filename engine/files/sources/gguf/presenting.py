@@ -89,7 +89,9 @@ class _Presenter:
     def _template(self, stem: str, prefix: str, suffix: str) -> str:
         if stem not in self.architecture.stems:
             raise self.unknown(f"{stem}.{suffix}")
-        return f"{prefix}{self.architecture.stems[stem]}.{suffix}"
+        there, other = self.architecture.renamed.get(stem, ("", ""))
+        name = other if prefix.replace("model.layers", "blk") + there in self.raw else self.architecture.stems[stem]
+        return f"{prefix}{name}.{suffix}"
 
     def _parts(self, stem: str, tensor: SourceTensor) -> Iterator[tuple[str, Rows | None]]:
         """The stems that a tensor holds, and which of its rows each has; None: all."""

@@ -11,7 +11,9 @@ from engine.files.sources.gguf.architectures.attending import ATTENDING
 from engine.files.sources.gguf.architectures.biased import BIASED
 from engine.files.sources.gguf.architectures.dense_fused import DENSE_FUSED
 from engine.files.sources.gguf.architectures.gemma import GEMMA
+from engine.files.sources.gguf.architectures.head_gates import HEAD_GATED
 from engine.files.sources.gguf.architectures.latent import LATENT
+from engine.files.sources.gguf.architectures.linear import LINEAR
 from engine.files.sources.gguf.architectures.local import LOCAL
 from engine.files.sources.gguf.architectures.plain import PLAIN
 from engine.files.sources.gguf.architectures.record import Architecture
@@ -24,7 +26,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     **BIASED,
     **DENSE_FUSED,
     **GEMMA,
+    **HEAD_GATED,
     **LATENT,
+    **LINEAR,
     **LOCAL,
     **PLAIN,
     **RECURRENT,

@@ -8,6 +8,7 @@ from engine.files.sources.gguf.architectures.shared import (
     ATTENTION,
     CHOICE_BIAS,
     CONFIG,
+    DENSE_OR_SPARSE,
     EXPERT_WIDTH,
     EXPERTS,
     LOCAL_EXPERTS,
@@ -23,7 +24,6 @@ from engine.files.sources.gguf.architectures.shared import (
 _STEMS = {**ATTENTION, **QK_NORM, **MLP, **MOE, **SHARED_EXPERTS}
 _CONFIG = {**CONFIG, **WIDTH, **EXPERT_WIDTH}
 _BIASES = {"attention_bias": "attn_q.bias"}
-_DENSE_OR_SPARSE = {"mlp_layer_types": (("ffn_gate_inp.weight", "sparse"), ("ffn_gate.weight", "dense"))}
 _M3_INDEXER = {
     **{f"indexer.{part}_proj": f"self_attn.index_{part}_proj" for part in ("q", "k")},
     **{f"indexer.{part}_norm": f"self_attn.index_{part}_norm" for part in ("q", "k")},
@@ -98,7 +98,7 @@ BIASED = {
         widths={"shared_intermediate_size": "ffn_gate_shexp.weight"},
         kinds={
             "layer_types": (("indexer.q_proj.weight", "minimax_m3_sparse"), ("attn_q.weight", "full_attention")),
-            **_DENSE_OR_SPARSE,
+            **DENSE_OR_SPARSE,
         },
         partial=True,
     ),
@@ -129,6 +129,6 @@ BIASED = {
         stems=_STEMS,
         exact={"exp_probs_b.bias": "mlp.e_score_correction_bias"},
         words={"layer_types": (Key("attention.sliding_window_pattern", listed=True), _SLIDING)},
-        kinds=_DENSE_OR_SPARSE,
+        kinds=DENSE_OR_SPARSE,
     ),
 }

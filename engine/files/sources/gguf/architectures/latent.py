@@ -60,6 +60,16 @@ _INDEX = {
     "index_topk": Key("attention.indexer.top_k"),
 }
 
+_MISTRAL = Architecture(
+    "mistral4",
+    "Mistral4ForCausalLM",
+    config=LATENT_CONFIG,
+    stems=_STEMS,
+    undo=HEADS_APART,
+    words={"scoring_func": (Key("expert_gating_func", None), {1: "softmax"})},
+    latent=True,
+)
+
 LATENT = {
     "deepseek2": Architecture(
         "deepseek_v2",
@@ -78,6 +88,9 @@ LATENT = {
         undo=HEADS_APART,
         latent=True,
     ),
+    # Mistral Large 3.
+    "deepseek2 with growing queries": _MISTRAL,
+    "mistral4": _MISTRAL,
     "deepseek32": Architecture(
         "deepseek_v32",
         "DeepseekV32ForCausalLM",

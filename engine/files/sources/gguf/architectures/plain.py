@@ -7,6 +7,7 @@ from engine.files.sources.gguf.architectures.shared import (
     ATTENTION,
     ATTENTION_BIAS,
     CONFIG,
+    DENSE_OR_SPARSE,
     EXPERT_WIDTH,
     EXPERTS,
     LOCAL_EXPERTS,
@@ -90,7 +91,7 @@ PLAIN = {
         exact={"exp_probs_b": "mlp.expert_bias", "exp_probs_b.bias": "mlp.expert_bias"},
         ratios={"num_shared_experts": ("expert_shared_feed_forward_length", "expert_feed_forward_length")},
         flags=ATTENTION_BIAS,
-        kinds={"mlp_layer_types": (("ffn_gate_inp.weight", "sparse"), ("ffn_gate.weight", "dense"))},
+        kinds=DENSE_OR_SPARSE,
     ),
     "bailingmoe2": Architecture(
         "bailing_moe_v2",

@@ -58,6 +58,10 @@ class Architecture:
     many values as the key `rotated` says. With `proportional` layers that see everything have a rope of their own, of
     which a part turns. `root_width` is the number of layers of the model that scales scores by hidden_size / heads and
     not by the width of a head. `far` is what models have besides whose context is of 2^20 tokens or more.
+
+    With `window_rope` layers with a window have a rope of their own, which nothing stretches. `window_pattern` says,
+    over and over, which layers have a window where the file does not. `gates` is the tensor that opens the values of a
+    head together, or one by one. A stem that is `renamed` has another name in layers that have the tensor with it.
     """
 
     model_type: str
@@ -77,10 +81,14 @@ class Architecture:
     lacking: Mapping[str, tuple[str, str]] = field(default_factory=lambda: _NOTHING)
     widths: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     kinds: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=lambda: _NOTHING)
+    renamed: Mapping[str, tuple[str, str]] = field(default_factory=lambda: _NOTHING)
     latent: bool = False
     partial: bool = False
     rotated: str = "rope.dimension_count"
     proportional: bool = False
+    window_rope: bool = False
+    window_pattern: tuple[bool, ...] = ()
+    gates: str | None = None
     root_width: int | None = None
     far: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
@@ -102,3 +110,4 @@ SIGMOID_SCORES = 2  # the value of `expert_gating_func`
 WITH_EXPERTS = "with experts"
 WITH_SHARED_EXPERTS = "with shared experts"
 WITH_SIGMOID = "with sigmoid scores"
+WITH_GROWTH = "with growing queries"

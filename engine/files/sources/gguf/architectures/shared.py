@@ -69,4 +69,5 @@ GRANITE = {"ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_down_exps": "bl
 GRANITE_STACKED = {"block_sparse_moe.input_linear.weight": ("ffn_gate_exps.weight", "ffn_up_exps.weight")}
 GRANITE_SHARED = {"ffn_down_shexp": "shared_mlp.output_linear"}
 GRANITE_SHARED_STACKED = {"shared_mlp.input_linear.weight": ("ffn_gate_shexp.weight", "ffn_up_shexp.weight")}
+DENSE_OR_SPARSE = {"mlp_layer_types": (("ffn_gate_inp.weight", "sparse"), ("ffn_gate.weight", "dense"))}
 CHOICE_BIAS = {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"}
