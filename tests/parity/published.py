@@ -128,8 +128,17 @@ PUBLISHED: dict[str, Callable[[dict[str, Any], Path], None]] = {
 }
 
 
-def as_published(checkpoint: Path, folder: Path) -> Path:
-    """A copy whose config says what published ones do and transformers leaves to its code."""
+# By case, the class of a model around its decoder that a checkpoint is published as.
+SEEING = {
+    "qwen2-odd-yarn": "Qwen2VLForConditionalGeneration",
+    "qwen3-odd-biased": "Qwen3VLForConditionalGeneration",
+    "mistral-window": "Mistral3ForConditionalGeneration",
+    "ministral3": "Mistral3ForConditionalGeneration",
+}
+
+
+def as_published(checkpoint: Path, folder: Path, name: str) -> Path:
+    """A copy whose config says what published ones of the case called `name` do and transformers leaves to its code."""
     shutil.copytree(checkpoint, folder)
     config = json.loads((folder / "config.json").read_text())
     if config["model_type"] in PUBLISHED:
@@ -139,5 +148,7 @@ def as_published(checkpoint: Path, folder: Path) -> Path:
         config["layer_types"] = [named.get(kind, kind) for kind in config.get("layer_types", [])]
     if config["model_type"] == "deepseek_v3":
         config["scoring_func"] = "sigmoid"
+    if name in SEEING:
+        config["architectures"] = [SEEING[name]]
     (folder / "config.json").write_text(json.dumps(config))
     return folder

@@ -85,7 +85,11 @@ CONVERTED: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama-linear-rope": {},
     "qwen2-odd-yarn": {},
+    "qwen2": {"use_sliding_window": False, "layer_types": None},
     "qwen3": {},
+    "qwen3-odd-biased": {},
+    "mistral-window": {"sliding_window": None},
+    "ministral3": {},
     "granite-biased": {},
     "qwen2_moe": {"norm_topk_prob": False},
     "qwen3_moe": {},
@@ -195,7 +199,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Twins]:
         form["renamed"] = RENAMED.get(name, case.renamed)
         model = prepare(replace(case, settings={**case.settings, **settings}, **form), folder / name)
         made[name] = Twins(model, folder / f"{name}.gguf")
-        arguments += [str(as_published(model.checkpoint, folder / f"{name}-published")), str(made[name].file)]
+        arguments += [str(as_published(model.checkpoint, folder / f"{name}-published", name)), str(made[name].file)]
     program = Path(__file__).with_name("run_converter.py")
     done = subprocess.run([sys.executable, program, CONVERTER, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

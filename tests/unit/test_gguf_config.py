@@ -59,14 +59,13 @@ GLM_5_2 = [True, True, *[True, False, False, False] * 19]  # llama.cpp's table f
 
 def config_of(architecture: str, metadata: dict[str, Any], rows: dict[str, int] | None = None) -> dict[str, Any]:
     """The config of a file with an embedding, and matrices of so many `rows`."""
-    named = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    name = architecture.split(" ")[0]
+    named = {f"{name}.{key}": value for key, value in metadata.items()}
     tensors = {
         name: MemoryTensor("f32", (count, 64), np.zeros((count, 256), np.uint8))
         for name, count in {"token_embd.weight": 8, **(rows or {})}.items()
     }
-    return build_config(
-        ARCHITECTURES[architecture], {"general.architecture": architecture, **named}, tensors, Path("m.gguf")
-    )
+    return build_config(ARCHITECTURES[architecture], {"general.architecture": name, **named}, tensors, Path("m.gguf"))
 
 
 @pytest.mark.parametrize(
@@ -111,3 +110,12 @@ def test_heads_in_the_order_of_a_model_that_sees_are_refused() -> None:
     assert config_of("glm4", glm4)["partial_rotary_factor"] == 0.5
     with pytest.raises(UnsupportedError, match=r"glm4\.rope\.dimension_sections is 4, which is not known"):
         config_of("glm4", {**glm4, "rope.dimension_sections": [4, 2, 2, 0]})
+
+
+def test_queries_that_grow_from_an_unknown_length_are_refused() -> None:
+    mistral3 = {**HEADS, "block_count": 1, "attention.temperature_scale": 0.1}
+    scaled = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 512}
+    named = "mistral3 with growing queries"
+    assert config_of(named, {**mistral3, **scaled})["rope_scaling"]["llama_4_scaling_beta"] == 0.1
+    with pytest.raises(UnsupportedError, match="lets queries grow, and does not say from which length on"):
+        config_of(named, mistral3)

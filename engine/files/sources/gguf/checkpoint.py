@@ -12,6 +12,7 @@ from engine.files.sources.checkpoint import Checkpoint
 from engine.files.sources.gguf.architectures import ARCHITECTURES
 from engine.files.sources.gguf.architectures.record import (
     CHOICE_BIAS_ENDING,
+    GROWTH,
     SIGMOID_SCORES,
     WITH_EXPERTS,
     WITH_GROWTH,
@@ -106,7 +107,7 @@ def _architecture(headers: Sequence[GgufHeader], path: Path) -> Architecture:
         WITH_EXPERTS: metadata.get(f"{name}.expert_count"),
         WITH_SHARED_EXPERTS: metadata.get(f"{name}.expert_shared_feed_forward_length"),
         WITH_SIGMOID: scores == SIGMOID_SCORES,
-        WITH_GROWTH: metadata.get(f"{name}.attention.temperature_scale"),
+        WITH_GROWTH: metadata.get(f"{name}.{GROWTH}"),
     }
     names = [name, *(f"{name} {variant}" for variant, holds in held.items() if holds)]
     key = next((each for each in reversed(names) if each in ARCHITECTURES), name)

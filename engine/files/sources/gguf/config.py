@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.sources.gguf.architectures.record import (
+    GROWTH,
     LONG_FACTORS,
     ROPE_FACTORS,
     SHORT_FACTORS,
@@ -118,6 +119,8 @@ def _rope_scaling(
         return _llama3_scaling(_frequencies(tensors, ROPE_FACTORS, config["head_dim"], path), config, path)
     if LONG_FACTORS in tensors:
         return _long_scaling(reader, config, tensors, path)
+    if kind != "yarn" and reader.number(Key(GROWTH, None)):
+        raise UnsupportedError(f"{path} lets queries grow, and does not say from which length on.")
     if kind == "none":
         return None
     if kind == "linear":
@@ -135,18 +138,19 @@ def _rope_scaling(
 
 
 def _yarn_habits(reader: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What some families do besides. The logarithm's factor is a tenth of DeepSeek's `mscale_all_dim`; `mscale` is not
-    in the file, and in published models the same. How fast Mistral Small 4's queries grow is not in its files either.
+    """What some families do besides. The logarithm's factor is a tenth of DeepSeek's `mscale_all_dim`, and Ministral's
+    as it is; `mscale` is not in the file, and in published models the same. How fast Mistral Small 4's queries grow is
+    not in its files either.
     """
     if config["model_type"] == "gpt_oss":
         return {"truncate": False}
     growth = {}
-    if config["model_type"] == "mistral4":
-        growth = {"llama_4_scaling_beta": reader.number(Key("attention.temperature_scale", 0.1))}
+    if config["model_type"] in ("mistral4", "ministral3"):
+        growth = {"llama_4_scaling_beta": reader.number(Key(GROWTH, 0.1))}
     factor = reader.number(Key("rope.scaling.yarn_log_multiplier", None))
-    if factor is None or "kv_lora_rank" not in config:
+    if factor is None or not (growth or "kv_lora_rank" in config):
         return growth
-    mscale = shortest(factor * 10)
+    mscale = shortest(factor * 10) if "kv_lora_rank" in config else factor
     return {"mscale": mscale, "mscale_all_dim": mscale, **growth}
 
 

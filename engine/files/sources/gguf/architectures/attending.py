@@ -47,30 +47,47 @@ _QWEN3_MOE = Architecture(
     flags=ATTENTION_BIAS,
 )
 
+_LLAMA = Architecture(
+    "llama",
+    "LlamaForCausalLM",
+    config={**CONFIG, **WIDTH},
+    stems={**ATTENTION, **MLP},
+    flags={**ATTENTION_BIAS, "mlp_bias": "ffn_gate.bias"},
+    undo=PAIRS,
+)
+_QWEN2 = Architecture(
+    "qwen2",
+    "Qwen2ForCausalLM",
+    config={**CONFIG, **WIDTH},
+    stems={**ATTENTION, **MLP},
+    constants=_NO_WINDOW,
+)
+_QWEN3 = Architecture(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    config={**CONFIG, **WIDTH},
+    stems={**ATTENTION, **QK_NORM, **MLP},
+    constants=_NO_WINDOW,
+    flags=ATTENTION_BIAS,
+)
+_NO_SLIDING = {"sliding_window": None}
+
 ATTENDING = {
-    "llama": Architecture(
-        "llama",
-        "LlamaForCausalLM",
-        config={**CONFIG, **WIDTH},
-        stems={**ATTENTION, **MLP},
-        flags={**ATTENTION_BIAS, "mlp_bias": "ffn_gate.bias"},
-        undo=PAIRS,
+    "llama": _LLAMA,
+    "mistral3": replace(_LLAMA, model_type="mistral", hf_class="MistralForCausalLM", constants=_NO_SLIDING),
+    "mistral3 with growing queries": replace(
+        _LLAMA, model_type="ministral3", hf_class="Ministral3ForCausalLM", constants=_NO_SLIDING
     ),
     "llama with experts": Architecture(
         "mixtral",
         "MixtralForCausalLM",
         config={**CONFIG, **WIDTH, **LOCAL_EXPERTS},
         stems={**ATTENTION, **MIXTRAL},
-        constants={"sliding_window": None},
+        constants=_NO_SLIDING,
         undo=PAIRS,
     ),
-    "qwen2": Architecture(
-        "qwen2",
-        "Qwen2ForCausalLM",
-        config={**CONFIG, **WIDTH},
-        stems={**ATTENTION, **MLP},
-        constants=_NO_WINDOW,
-    ),
+    "qwen2": _QWEN2,
+    "qwen2vl": replace(_QWEN2, model_type="qwen2_vl_text"),
     "qwen2moe": Architecture(
         "qwen2_moe",
         "Qwen2MoeForCausalLM",
@@ -85,14 +102,8 @@ ATTENDING = {
         undo={"ffn_gate_inp_shexp": ONE_ROW},
         constants={"norm_topk_prob": False, **_EVERY_LAYER},
     ),
-    "qwen3": Architecture(
-        "qwen3",
-        "Qwen3ForCausalLM",
-        config={**CONFIG, **WIDTH},
-        stems={**ATTENTION, **QK_NORM, **MLP},
-        constants=_NO_WINDOW,
-        flags=ATTENTION_BIAS,
-    ),
+    "qwen3": _QWEN3,
+    "qwen3vl": replace(_QWEN3, model_type="qwen3_vl_text"),
     "qwen3moe": _QWEN3_MOE,
     # The same for text. What it sees comes in a file of its own.
     "qwen3vlmoe": replace(_QWEN3_MOE, model_type="qwen3_vl_moe_text", hf_class="Qwen3VLMoeForConditionalGeneration"),

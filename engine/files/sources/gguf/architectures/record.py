@@ -100,6 +100,7 @@ OUTER_TENSORS = {
 }
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+GROWTH = "attention.temperature_scale"  # how fast queries grow
 WINDOWS = Key("attention.sliding_window_pattern", None, listed=True)
 WINDOW_WORDS = {True: "sliding_attention", False: "full_attention"}
 LAYER_TYPES = {"layer_types": (WINDOWS, WINDOW_WORDS)}
