@@ -23,8 +23,6 @@ from freetoken_cli.front_process import ensure_front, health, shut_down, stop_id
 from freetoken_cli.output import Output
 from freetoken_cli.serving import base_url
 
-_HIDDEN = "..."
-
 
 def dry_run(agent: Agent, server: Server, arguments: Sequence[str], output: Output) -> None:
     """Print the command with the variables that it gets; nothing is started."""
@@ -63,24 +61,32 @@ def launch(paths: Paths, agent: Agent, model: str, config: Config, arguments: Se
             return _run(command_of(agent, server, arguments), environment)
 
 
+def served_at(paths: Paths) -> str | None:
+    """The address at which the store is being served on TCP, without `/v1`; None where it is not."""
+    found = health(paths.socket)
+    if found is None or found.port is None:
+        return None
+    return base_url(found.host or "127.0.0.1", found.port).removesuffix("/v1")
+
+
 @contextmanager
 def reachable(paths: Paths, config: Config) -> Iterator[str]:
     """The address of a server of this store on TCP, without `/v1`. One that was started for it leaves afterwards.
 
     Raises BusyError while a background server without a port answers somebody.
     """
-    found = health(paths.socket)
-    started = found is None or found.port is None
+    root = served_at(paths)
+    started = root is None
     if started:
         if not stop_idle_front(paths):
             raise BusyError("The background server is answering somebody.", "Try again when it is done.")
         network: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "api_key": config.api_key, "idle_exit": None}
         ensure_front(paths, config.keep_alive, **network)
-        found = health(paths.socket)
-    if found is None or found.port is None:
+        root = served_at(paths)
+    if root is None:
         raise BusyError("The background server has left.", "Try again.")
     try:
-        yield base_url(found.host or "127.0.0.1", found.port).removesuffix("/v1")
+        yield root
     finally:
         if started:
             shut_down(paths, if_idle=True)

@@ -67,8 +67,10 @@ def command(
     check_device(config.device)
     if dry_run:
         from freetoken_cli.launching import dry_run as show
+        from freetoken_cli.launching import served_at
 
-        show(found, Server(_DRY_ADDRESS, model, context=config.context or 0), arguments or (), output)
+        server = Server(served_at(paths) or _DRY_ADDRESS, model, context=config.context or 0)
+        show(found, server, arguments or (), output)
         return
     from freetoken_cli.launching import launch
     from freetoken_cli.models import ensure_model

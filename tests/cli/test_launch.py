@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from freetoken_cli.agents import AGENTS, Server, command_of, environment_of, variables_of
-from freetoken_cli.front_process import health
+from freetoken_cli.front_process import Health, health
 from freetoken_cli.launching import file_written
 from tests.cli.harness import Home, wait_for
 
@@ -60,6 +60,15 @@ def test_a_dry_run_starts_nothing(home: Home) -> None:
     table = json.loads(home.run_here("launch", "codex", "demo", "--dry-run", "--json").stdout)
     assert table["command"][0] == "codex"
     assert json.loads(home.run_here("ps", "--json").stdout)["models"] == []
+
+
+def test_a_dry_run_names_the_server_that_runs(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freetoken_cli.launching.health", lambda socket: Health("0.1.0", "127.0.0.1", 9000))
+    done = home.run_here("launch", "aider", "demo", "--dry-run")
+    assert done.stdout.startswith("export OPENAI_API_BASE=http://127.0.0.1:9000/v1\n")
+    monkeypatch.setattr("freetoken_cli.launching.health", lambda socket: Health("0.1.0", None, None))
+    done = home.run_here("launch", "aider", "demo", "--dry-run")
+    assert done.stdout.startswith("export OPENAI_API_BASE=http://127.0.0.1:8642/v1\n"), "one without a port"
 
 
 def test_what_is_missing_is_said(stored: Home) -> None:
