@@ -10,13 +10,12 @@ import numpy as np
 
 from engine.experts.split import Split
 from engine.files.codecs import align
-from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import ContextRoom
 from engine.program.device.buffers import DeviceBuffers
 from engine.program.device.mixers import MakeMixers
 from engine.program.executor import Batch
-from engine.program.ir import Buffer, Op, Program, State
-from tests.gpu.mixing import prepared
+from engine.program.ir import Op, Program, State
+from tests.gpu.mixing import prepared, program_with, weights_with
 from tests.unit.device_rig import Model
 from tests.unit.native_model import VOCAB
 from tests.unit.recurrent_model import ROOM, Part, batch_of, hybrid_model
@@ -84,8 +83,7 @@ def recurrence_rates(check: Check) -> None:
         heads, dim = 4, 16
     program = _delta_program(heads, dim)
     prompt = check.sizes.prompt
-    embed = np.zeros(16 * 16, np.float32)
-    dense = {"embed": Tensor("f32", 16, 16, memoryview(embed).cast("B").toreadonly())}
+    dense = weights_with({}, np.random.default_rng(0))
     buffers = DeviceBuffers(driver, program, prompt, 16)
     make: MakeMixers = check.make_mixers
     mixers = make(
@@ -128,15 +126,9 @@ def _seconds(check: Check, program: Program, mixers: Any, sequences: int, count:
 
 def _delta_program(heads: int, dim: int) -> Program:
     widths = {"q": heads // 2 * dim, "k": heads // 2 * dim, "v": heads * dim, "g": heads, "b": heads, "o": heads * dim}
-    buffers = {"e": Buffer(16), **{name: Buffer(width) for name, width in widths.items()}}
-    buffers["logits"] = Buffer(16, domain="row")
     attrs = {"state": 0, "key_heads": heads // 2, "heads": heads, "k_dim": dim, "v_dim": dim, "scale": dim**-0.5}
-    ops = (
-        Op("embed", (), ("e",), ("embed",), {"scale": 1.0}),
-        Op("delta_rule", ("q", "k", "v", "g", "b"), ("o",), (), attrs),
-        Op("select", ("e",), ("logits",)),
-    )
-    return Program(buffers, ops, (), (), "logits", 16, "e", (2,), (State(heads * dim * dim),))
+    op = Op("delta_rule", ("q", "k", "v", "g", "b"), ("o",), (), attrs)
+    return program_with(op, widths, states=[State(heads * dim * dim)])
 
 
 def _difference(ours: Any, theirs: Any) -> float:

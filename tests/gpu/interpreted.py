@@ -11,7 +11,13 @@ import torch
 
 from engine.device.driver import Grid, Stream
 from engine.device.sim import SimDriver
+from engine.files.ftw.opening import Tensor
+from engine.memory.blocks import ContextRoom
+from engine.program.device.buffers import DeviceBuffers
+from engine.program.device.native_mixers import NativeMixers
 from engine.program.device.triton_launch import FUNCTIONS, LoadedKernel
+from engine.program.device.triton_mixers import TritonMixers
+from engine.program.ir import Program
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1"
 
@@ -44,6 +50,17 @@ def load(name: str, types: Mapping[str, str], constants: Mapping[str, int]) -> L
     """Fulfils `KernelLoader`."""
     kernel: Any = Interpreted(name, tuple(types.values()), constants)
     return LoadedKernel(kernel, 32, 0)
+
+
+def native_and_triton(
+    program: Program, weights: Mapping[str, Tensor], room: ContextRoom, tokens: int
+) -> tuple[InterpretingDriver, DeviceBuffers, tuple[NativeMixers, TritonMixers]]:
+    """Mixers of both kinds over the same buffers, for steps of up to so many tokens."""
+    driver = InterpretingDriver(256 * MIB, granularity=4096)
+    buffers = DeviceBuffers(driver, program, tokens, tokens)
+    settings: dict[str, Any] = {"kv_dtype": "f16", "page_tokens": 16, "room": room, "max_tokens": tokens}
+    native = NativeMixers(driver, program, weights, buffers, **settings, threads=1)
+    return driver, buffers, (native, TritonMixers(driver, program, weights, buffers, load=load, **settings))
 
 
 def _value(kind: str, value: Any) -> Any:

@@ -13,18 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.files.codecs import align
-from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import ContextRoom
-from engine.program.device.buffers import DeviceBuffers
-from engine.program.device.native_mixers import NativeMixers
-from engine.program.device.triton_mixers import TritonMixers
 from engine.program.executor import Batch
-from engine.program.ir import Buffer, Cache, Op, Program
-from tests.gpu.interpreted import MIB, InterpretingDriver, load
-from tests.gpu.mixing import mix
+from engine.program.ir import Cache, Op, Program
+from tests.gpu.interpreted import native_and_triton
+from tests.gpu.mixing import mix, program_with, weights_with
 
 ROOM = 36  # tokens of a step
+PAGES = 24
 
 
 @dataclass(frozen=True)
@@ -44,30 +40,19 @@ class Case:
 
 
 CASES = {
-    "grouped": Case(8, 2, 64, 64),
-    "one kv head a head": Case(3, 3, 16, 16),
-    "many heads a kv head": Case(40, 2, 32, 32),
-    "odd head": Case(6, 2, 80, 80),
-    "ragged head": Case(6, 2, 10, 10),
     "latent": Case(20, 1, 72, 64, latent=True),
-    "window": Case(4, 2, 32, 32, window=40),
-    "window pages": Case(4, 2, 32, 32, window=40, reach=40),
-    "chunks": Case(4, 2, 32, 32, chunk=24, reach=24),
-    "softcap": Case(4, 2, 32, 32, softcap=5.0),
-    "sinks": Case(4, 2, 32, 32, sinks=True),
+    "a window": Case(8, 2, 64, 64, window=40),
+    "pages of a window, an odd head": Case(6, 2, 80, 80, window=40, reach=40),
+    "chunks, a kv head a head": Case(3, 3, 16, 16, chunk=24, reach=24),
+    "softcap, many heads a kv head": Case(40, 2, 32, 32, softcap=5.0),
+    "sinks, a ragged head": Case(6, 2, 10, 10, sinks=True),
     "all of them": Case(18, 1, 48, 48, window=70, reach=70, softcap=3.0, sinks=True),
 }
 
 
 def program_of(case: Case) -> Program:
-    buffers = {
-        "x": Buffer(16),
-        "q": Buffer(case.heads * case.k_dim),
-        "k": Buffer(case.kv_heads * case.k_dim),
-        "v": Buffer(case.kv_heads * case.v_dim),
-        "o": Buffer(case.heads * case.v_dim),
-        "logits": Buffer(16, domain="row"),
-    }
+    widths = {"q": case.heads * case.k_dim, "k": case.kv_heads * case.k_dim, "o": case.heads * case.v_dim}
+    widths |= {} if case.latent else {"v": case.kv_heads * case.v_dim}
     attention = Op(
         "attention",
         ("q", "k") if case.latent else ("q", "k", "v"),
@@ -78,20 +63,8 @@ def program_of(case: Case) -> Program:
             "scale": case.k_dim**-0.5, "window": case.window, "chunk": case.chunk, "softcap": case.softcap,
         },
     )  # fmt: skip
-    select = Op("select", ("x",), ("logits",))
-    ops = (Op("embed", (), ("x",), ("embed",), {"scale": 1.0}), attention, select)
     cache = Cache(case.kv_heads, case.k_dim, 0 if case.latent else case.v_dim, case.reach)
-    return Program(buffers, ops, (cache,), (), "logits", 16, "x", (2,))
-
-
-def weights_of(case: Case, random: np.random.Generator) -> dict[str, Tensor]:
-    sinks = np.zeros(align(case.heads, 16), np.float32)
-    sinks[: case.heads] = random.normal(size=case.heads)
-    embed = np.zeros(16 * 16, np.float32)
-    return {
-        "embed": Tensor("f32", 16, 16, memoryview(embed).cast("B").toreadonly()),
-        "sinks": Tensor("f32", 1, case.heads, memoryview(sinks).cast("B").toreadonly(), vector=True),
-    }
+    return program_with(attention, widths, [cache])
 
 
 STEPS = ([(0, 30), (0, 3)], [(30, 1), (3, 26)], [(31, 20), (29, 1)], [(51, 1), (30, 1)])
@@ -100,20 +73,14 @@ STEPS = ([(0, 30), (0, 3)], [(30, 1), (3, 26)], [(31, 20), (29, 1)], [(51, 1), (
 
 def run(case: Case, seed: int) -> float:
     random = np.random.default_rng(seed)
-    program, weights = program_of(case), weights_of(case, random)
-    pages = [random.permutation(24)[:12].astype(np.int32), None]
-    pages[1] = np.setdiff1d(np.arange(24, dtype=np.int32), pages[0])[::-1].copy()
-    driver = InterpretingDriver(256 * MIB, granularity=4096)
-    buffers = DeviceBuffers(driver, program, ROOM, ROOM)
-    settings = {"kv_dtype": "f16", "page_tokens": 16, "room": ContextRoom(24, 24), "max_tokens": ROOM}
-    both = (
-        NativeMixers(driver, program, weights, buffers, **settings, threads=1),
-        TritonMixers(driver, program, weights, buffers, load=load, **settings),
-    )
+    program, weights = program_of(case), weights_with({"sinks": case.heads}, random)
+    pages = pages_of_two(random)
+    driver, buffers, both = native_and_triton(program, weights, ContextRoom(PAGES, PAGES), ROOM)
     worst = 0.0
     for parts in STEPS:
         batch = batch_of(parts, pages, case.reach)
-        rows = {name: random.normal(size=(len(batch.tokens), program.buffers[name].width)) for name in "qkv"}
+        shapes = {name: (len(batch.tokens), program.buffers[name].width) for name in program.ops[1].reads}
+        rows = {name: random.normal(size=shape) for name, shape in shapes.items()}
         outs = []
         for attention in both:
             for name, values in rows.items():
@@ -124,6 +91,12 @@ def run(case: Case, seed: int) -> float:
     for page in pages[1][: (STEPS[-1][1][0] + 1) // 16]:  # those that the last steps have filled
         assert np.array_equal(*(mixers.read_block(kind, int(page)) for mixers in both)), "pages differ in layout"
     return worst
+
+
+def pages_of_two(random: np.random.Generator) -> list[Any]:
+    """Pages of two sequences, in orders of no meaning."""
+    first = random.permutation(PAGES)[: PAGES // 2].astype(np.int32)
+    return [first, np.setdiff1d(np.arange(PAGES, dtype=np.int32), first)[::-1].copy()]
 
 
 def batch_of(parts: list[tuple[int, int]], pages: list[Any], reach: int) -> Batch:

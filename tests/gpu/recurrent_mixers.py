@@ -14,16 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from engine.files.codecs import align
-from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import ContextRoom
-from engine.program.device.buffers import DeviceBuffers
-from engine.program.device.native_mixers import NativeMixers
-from engine.program.device.triton_mixers import TritonMixers
 from engine.program.executor import Batch
-from engine.program.ir import Attr, Buffer, Op, Program, State
-from tests.gpu.interpreted import MIB, InterpretingDriver, load
-from tests.gpu.mixing import mix
+from engine.program.ir import Attr, Op, Program, State
+from tests.gpu.interpreted import native_and_triton
+from tests.gpu.mixing import mix, program_with, weights_with
 
 ROOM = 24  # tokens of a step
 SLOTS = 7
@@ -108,25 +103,9 @@ CASES = {
 
 
 def program_of(case: Case) -> Program:
-    buffers = {"e": Buffer(16), "out": Buffer(case.out), "logits": Buffer(16, domain="row")}
-    buffers |= {name: Buffer(width) for name, width in case.reads.items()}
     weights = tuple(name if length else "" for name, length in case.weights.items())
-    ops = (
-        Op("embed", (), ("e",), ("embed",), {"scale": 1.0}),
-        Op(case.kind, tuple(case.reads), ("out",), weights, {"state": 0, **case.attrs}),
-        Op("select", ("e",), ("logits",)),
-    )
-    return Program(buffers, ops, (), (), "logits", 16, "e", (2,), (State(case.state),))
-
-
-def weights_of(case: Case, random: np.random.Generator) -> dict[str, Tensor]:
-    embed = np.zeros(16 * 16, np.float32)
-    found = {"embed": Tensor("f32", 16, 16, memoryview(embed).cast("B").toreadonly())}
-    for name, length in case.weights.items():
-        values = np.zeros(align(length, 16), np.float32)
-        values[:length] = random.normal(size=length)
-        found[name] = Tensor("f32", 1, length, memoryview(values).cast("B").toreadonly(), vector=True)
-    return found
+    op = Op(case.kind, tuple(case.reads), ("out",), weights, {"state": 0, **case.attrs})
+    return program_with(op, {"out": case.out, **case.reads}, states=[State(case.state)])
 
 
 STEPS = (
@@ -140,14 +119,8 @@ STEPS = (
 
 def run(case: Case, seed: int) -> tuple[float, float]:
     random = np.random.default_rng(seed)
-    program, weights = program_of(case), weights_of(case, random)
-    driver = InterpretingDriver(256 * MIB, granularity=4096)
-    buffers = DeviceBuffers(driver, program, ROOM, ROOM)
-    settings = {"kv_dtype": "f16", "page_tokens": 16, "room": ContextRoom(states=SLOTS), "max_tokens": ROOM}
-    both = (
-        NativeMixers(driver, program, weights, buffers, **settings, threads=1),
-        TritonMixers(driver, program, weights, buffers, load=load, **settings),
-    )
+    program, weights = program_of(case), weights_with(case.weights, random)
+    driver, buffers, both = native_and_triton(program, weights, ContextRoom(states=SLOTS), ROOM)
     outs = states = 0.0
     for parts, saves in STEPS:
         batch = batch_of(parts, saves)

@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
-
 import pytest
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from engine.device.triton_compile import compile_triton
-from engine.program.device.triton_launch import FUNCTIONS, TYPES, launch_signature
+from tests.gpu.without_chip import TARGETS, TOLERANCE, check_compiled, interpreted
 
-TARGETS = (80, 86, 89, 90, 120)
-CASES = (
-    "grouped", "one kv head a head", "many heads a kv head", "odd head", "ragged head", "latent", "window",
-    "window pages", "chunks", "softcap", "sinks", "all of them",
-)  # fmt: skip
-# Both keep binary16 and compute in binary32; only the order of sums differs. Measured: up to 7e-7 of the largest value.
-TOLERANCE = 4e-6
-
-
-def interpreted(*cases: str, module: str = "tests.gpu.paged_attention") -> Mapping[str, float]:
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", module, *cases]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stderr
-    found: Mapping[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+CASES = {
+    "latent", "a window", "pages of a window, an odd head", "chunks, a kv head a head",
+    "softcap, many heads a kv head", "sinks, a ragged head", "all of them",
+}  # fmt: skip
 
 
 @pytest.mark.long
-def test_latent_attention_with_everything_is_near_the_native_operation() -> None:
-    found = interpreted("latent", "all of them")
-    assert found.keys() == {"latent", "all of them"}
+def test_each_kind_is_near_the_native_operation() -> None:
+    found = interpreted("paged_attention")
+    assert found.keys() == CASES
     assert all(0 < share <= TOLERANCE for share in found.values()), found
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", CASES)
-def test_each_kind_is_near_the_native_operation(case: str) -> None:
-    assert 0 < interpreted(case)[case] <= TOLERANCE
-
-
-@pytest.mark.long
 def test_steps_of_a_model_are_near_the_cpus_with_hits_fills_and_a_share_of_the_cpu() -> None:
-    found = interpreted(module="tests.gpu.paged_model")
+    found = interpreted("paged_model")
     assert 0 < found["worst"] <= 1e-3  # what is rounded to 16 bits a block may round to the other side; measured 3e-5
     assert min(found["hits"], found["fills"], found["cpu_experts"]) > 0
 
@@ -80,10 +55,4 @@ KERNELS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_compile_for_every_target_without_a_chip(name: str, target: int) -> None:
-    parameters, constants = KERNELS[name]
-    types = {parameter: TYPES[parameter] for parameter in parameters}
-    compiled = compile_triton(FUNCTIONS[name], types, constants, target)
-    assert compiled.name == name
-    assert compiled.cubin[:4] == b"\x7fELF"
-    assert compiled.shared <= 48 << 10  # more would have to be asked for
-    assert len(launch_signature(name, types).parameters) == len(parameters) + 2
+    check_compiled(name, *KERNELS[name], target)

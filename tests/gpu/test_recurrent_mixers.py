@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from engine.device.triton_compile import compile_triton
-from engine.program.device.triton_launch import FUNCTIONS, TYPES, launch_signature
+from tests.gpu.without_chip import TARGETS, TOLERANCE, check_compiled, interpreted
 
-TARGETS = (80, 86, 89, 90, 120)
 CASES = {
     "conv", "conv of two", "long conv", "delta rule", "ragged delta rule", "delta rule a channel", "linear attention",
     "entries", "entries that overlap", "heads", "channels",
 }  # fmt: skip
-# Both compute in binary32; sums have another order, and exp and softplus are the chip's. Measured: up to 1.1e-6 of the
-# largest value, interpreted.
-TOLERANCE = 4e-6
 
 
 def test_outputs_and_states_are_near_the_native_operations() -> None:
     """Several sequences in a step, whole and resumed, with states that are saved on the way."""
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.gpu.recurrent_mixers"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = interpreted("recurrent_mixers")
     assert found.keys() == CASES
     for outputs, states in found.values():
         assert 0 < outputs <= TOLERANCE, found
@@ -93,10 +79,4 @@ KERNELS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", KERNELS)
 def test_kernels_compile_for_every_target_without_a_chip(kind: str, target: int) -> None:
-    name, parameters, constants = KERNELS[kind]
-    types = {parameter: TYPES[parameter] for parameter in parameters}
-    compiled = compile_triton(FUNCTIONS[name], types, constants, target)
-    assert compiled.name == name
-    assert compiled.cubin[:4] == b"\x7fELF"
-    assert compiled.shared <= 48 << 10  # more would have to be asked for
-    assert len(launch_signature(name, types).parameters) == len(parameters) + 2
+    check_compiled(*KERNELS[kind], target)
