@@ -111,7 +111,7 @@ sanitize: $(STAMPS)/tools  ## the C++ tests under the address, undefined-behavio
 		echo "== $$kinds"; \
 		cmake -S native -B $$tree -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFREETOKEN_TESTS=ON -DFREETOKEN_SANITIZE=$$kinds >/dev/null; \
 		MAKEFLAGS= cmake --build $$tree; \
-		ctest --test-dir $$tree --output-on-failure; \
+		ctest --test-dir $$tree --output-on-failure --parallel $(JOBS); \
 	done
 
 # With PYTHON= the packages of that Python are used as they are, and the module is built into the tree for the time of
