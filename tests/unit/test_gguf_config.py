@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.base.errors import UnsupportedError
+from engine.base.errors import CorruptFileError, UnsupportedError
 from engine.files.sources.gguf.architectures import ARCHITECTURES
 from engine.files.sources.gguf.config import build_config
+from engine.files.sources.gguf.undo import head_order
 from engine.files.sources.tensors import MemoryTensor
 from engine.spec.attention import Attention, LatentAttention
 from engine.spec.families import spec_from_config
@@ -119,3 +120,12 @@ def test_queries_that_grow_from_an_unknown_length_are_refused() -> None:
     assert config_of(named, {**mistral3, **scaled})["rope_scaling"]["llama_4_scaling_beta"] == 0.1
     with pytest.raises(UnsupportedError, match="lets queries grow, and does not say from which length on"):
         config_of(named, mistral3)
+
+
+def test_attention_without_heads_is_refused() -> None:
+    metadata = {**HEADS, "block_count": 2, "attention.head_count": 0}
+    for architecture in ("llama", "qwen3"):
+        with pytest.raises(CorruptFileError, match="speaks of 0 heads"):
+            config_of(architecture, metadata)
+    with pytest.raises(CorruptFileError, match="cannot belong to 0 heads"):
+        head_order(64, 0, Path("model.gguf"))

@@ -76,6 +76,8 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _heads(architecture: Architecture, reader: Metadata, config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The heads of ordinary attention, which are rotated whole where the architecture says no other thing."""
+    if config["num_attention_heads"] < 1:
+        raise CorruptFileError(f"{path} speaks of {config['num_attention_heads']} heads of attention.")
     kv_heads = config["num_key_value_heads"] or config["num_attention_heads"]
     width = config["head_dim"] or config["hidden_size"] // config["num_attention_heads"]
     heads = {"num_key_value_heads": kv_heads, "head_dim": width}

@@ -109,7 +109,7 @@ def _pairs_apart(tensor: SourceTensor, heads: int, place: Place) -> SourceTensor
 
 def head_order(rows: int, heads: int, path: Path) -> Order:
     """Row of the file for each row that Hugging Face has, `rows` rows in `heads` heads."""
-    if rows % (2 * heads):
+    if heads < 1 or rows % (2 * heads):
         raise CorruptFileError(f"{path}: {rows} rows of q or k cannot belong to {heads} heads.")
     order = np.arange(rows, dtype=np.int64).reshape(heads, rows // heads // 2, 2)
     return order.swapaxes(1, 2).reshape(-1)
