@@ -109,6 +109,19 @@ def _minimax(config: dict[str, Any], folder: Path) -> None:
     save_file(learned, folder / "model.safetensors", {"format": "pt"})
 
 
+def _glm5_next(config: dict[str, Any], folder: Path) -> None:
+    text = config["text_config"]
+    config["model_type"] = "glm5_next_published"  # of which transformers makes another form
+    text |= {"mla_use_nope": True, "first_k_dense_replace": text["mlp_layer_types"].index("sparse")}
+    text["scoring_func"] = "sigmoid"
+    text["linear_attn_config"] = {
+        "num_heads": text["linear_num_heads"],
+        "head_dim": text["linear_head_dim"],
+        "short_conv_kernel_size": text["linear_conv_kernel_dim"],
+        "gate_lower_bound": text["linear_lower_bound"],
+    }
+
+
 PUBLISHED: dict[str, Callable[[dict[str, Any], Path], None]] = {
     "gemma3_text": _gemma3,
     "gemma4_text": _count_tokens,
@@ -120,6 +133,7 @@ PUBLISHED: dict[str, Callable[[dict[str, Any], Path], None]] = {
     "solar_open": lambda config, _folder: config["rope_parameters"].update(partial_rotary_factor=1.0),
     "minimax_m3_vl_text": _minimax_m3,
     "step3p7": _step,
+    "glm5_next": _glm5_next,
     "minimax": _minimax,
     "mistral4": lambda config, _folder: config.update(architectures=["Mistral3ForConditionalGeneration"]),
     "cohere2": lambda config, _folder: config.update(rotary_pct=1.0),

@@ -25,6 +25,7 @@ from .cases import CASES
 from .cases.case import THETA
 from .cases.latent import DEEPSEEK_YARN, MISTRAL4
 from .cases.residual import LONG
+from .cases.sparse_attention import ODD_GLM5_NEXT
 from .cases.windowed import FAR, NEAR, OTHER_THETA, STEP
 from .codecs_numpy import pack_for_conversion, unpack
 from .prepare import Prepared, no_tokenizer, prepare
@@ -162,6 +163,10 @@ CONVERTED: dict[str, dict[str, Any]] = {
     "laguna": {},
     "laguna-odd-gates-of-values": {"layer_types": [FAR, NEAR, NEAR]},
     "mellum": {},
+    "glm5_next": {},
+    "glm5_next-odd-unbounded": {
+        "text_config": {**ODD_GLM5_NEXT, "linear_num_heads": 6, "mlp_layer_types": ["dense", "sparse", "sparse"]}
+    },
     "minimax": {**ONE_SHARE, **NO_SHARE},
 }
 UNBOUNDED = ("granitemoehybrid", "nemotron_h")  # whose files name a context of 2^20 tokens

@@ -18,6 +18,7 @@ from engine.files.sources.gguf.architectures.local import LOCAL
 from engine.files.sources.gguf.architectures.plain import PLAIN
 from engine.files.sources.gguf.architectures.record import Architecture
 from engine.files.sources.gguf.architectures.recurrent import RECURRENT
+from engine.files.sources.gguf.architectures.streams import STREAMS
 
 __all__ = ["ARCHITECTURES"]
 
@@ -32,4 +33,5 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     **LOCAL,
     **PLAIN,
     **RECURRENT,
+    **STREAMS,
 }

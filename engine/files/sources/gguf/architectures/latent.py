@@ -47,14 +47,14 @@ LATENT_ATTENTION = {
     "ffn_norm": "post_attention_layernorm",
 }
 HEADS_APART = {"attn_k_b": BY_HEAD, "attn_v_b": BY_HEAD}
-_STEMS = {**LATENT_ATTENTION, **MLP, **MOE, **SHARED_EXPERTS}
-_INDEXER = {
+LATENT_STEMS = {**LATENT_ATTENTION, **MLP, **MOE, **SHARED_EXPERTS}
+INDEXER = {
     "indexer.attn_q_b": "self_attn.indexer.wq_b",
     "indexer.attn_k": "self_attn.indexer.wk",
     "indexer.k_norm": "self_attn.indexer.k_norm",
     "indexer.proj": "self_attn.indexer.weights_proj",
 }
-_INDEX = {
+INDEX = {
     "index_n_heads": Key("attention.indexer.head_count"),
     "index_head_dim": Key("attention.indexer.key_length"),
     "index_topk": Key("attention.indexer.top_k"),
@@ -64,7 +64,7 @@ _MISTRAL = Architecture(
     "mistral4",
     "Mistral4ForCausalLM",
     config=LATENT_CONFIG,
-    stems=_STEMS,
+    stems=LATENT_STEMS,
     undo=HEADS_APART,
     words={"scoring_func": (Key("expert_gating_func", None), {1: "softmax"})},
     latent=True,
@@ -75,7 +75,7 @@ LATENT = {
         "deepseek_v2",
         "DeepseekV2ForCausalLM",
         config=LATENT_CONFIG,
-        stems=_STEMS,
+        stems=LATENT_STEMS,
         undo=HEADS_APART,
         latent=True,
     ),
@@ -83,7 +83,7 @@ LATENT = {
         "deepseek_v3",
         "DeepseekV3ForCausalLM",
         config=LATENT_CONFIG,
-        stems=_STEMS,
+        stems=LATENT_STEMS,
         exact=CHOICE_BIAS,
         undo=HEADS_APART,
         latent=True,
@@ -94,8 +94,8 @@ LATENT = {
     "deepseek32": Architecture(
         "deepseek_v32",
         "DeepseekV32ForCausalLM",
-        config={**LATENT_CONFIG, **_INDEX},
-        stems={**_STEMS, **_INDEXER},
+        config={**LATENT_CONFIG, **INDEX},
+        stems={**LATENT_STEMS, **INDEXER},
         exact=CHOICE_BIAS,
         undo=HEADS_APART,
         latent=True,
@@ -103,8 +103,8 @@ LATENT = {
     "glm-dsa": Architecture(
         "glm_moe_dsa",
         "GlmMoeDsaForCausalLM",
-        config={**LATENT_CONFIG, **_INDEX},
-        stems={**_STEMS, **_INDEXER},
+        config={**LATENT_CONFIG, **INDEX},
+        stems={**LATENT_STEMS, **INDEXER},
         exact=CHOICE_BIAS,
         undo=HEADS_APART,
         words={"indexer_types": (Key("attention.indexer.types", None, listed=True), {True: "full", False: "shared"})},

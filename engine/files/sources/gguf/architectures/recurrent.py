@@ -84,7 +84,18 @@ _QWEN_TILED = {
 _QWEN_KINDS = {"layer_types": (("ssm_a", "linear_attention"), ("attn_q.weight", "full_attention"))}
 _QWEN_RATIOS = {"linear_value_head_dim": ("ssm.inner_size", "ssm.time_step_rank")}
 
-_LATENT_KINDS = {"layer_types": (("ssm_a", "linear_attention"), ("attn_kv_a_mqa.weight", "full_attention"))}
+DELTA_NET = {
+    **{f"attn_{kind}": f"self_attn.{kind}_proj" for kind in ("k", "v")},
+    **{f"ssm_conv1d_{kind}": f"self_attn.{kind}_conv1d" for kind in ("q", "k", "v")},
+    "ssm_f_a": "self_attn.f_a_proj",
+    "ssm_f_b": "self_attn.f_b_proj",
+    "ssm_g_a": "self_attn.g_a_proj",
+    "ssm_g_b": "self_attn.g_b_proj",
+    "ssm_beta": "self_attn.b_proj",
+    "ssm_norm": "self_attn.o_norm",
+}
+DELTA_NET_EXACT = {"ssm_a": "self_attn.A_log", "ssm_dt.bias": "self_attn.dt_bias"}
+LATENT_KINDS = {"layer_types": (("ssm_a", "linear_attention"), ("attn_kv_a_mqa.weight", "full_attention"))}
 _LING_ATTENTION = {
     **{
         stem: name.replace("self_attn.o_proj", "attention.dense").replace("self_attn", "attention")
@@ -353,7 +364,7 @@ RECURRENT = {
             "score_function": (Key("expert_gating_func"), {SIGMOID_SCORES: "sigmoid"}),
             **{f"no_{name}": (Key(name, None), {0.0: None}) for name in ("swiglu_clamp_exp", "swiglu_clamp_shexp")},
         },
-        kinds=_LATENT_KINDS,
+        kinds=LATENT_KINDS,
         latent=True,
     ),
     "kimi-linear": Architecture(
@@ -375,25 +386,14 @@ RECURRENT = {
         },
         stems={
             **LATENT_ATTENTION,
-            **{f"attn_{kind}": f"self_attn.{kind}_proj" for kind in ("k", "v")},
+            **DELTA_NET,
             **MLP,
             **MIXTRAL,
             **feed_forward("block_sparse_moe.shared_experts", "_shexp"),
-            **{f"ssm_conv1d_{kind}": f"self_attn.{kind}_conv1d" for kind in ("q", "k", "v")},
-            "ssm_f_a": "self_attn.f_a_proj",
-            "ssm_f_b": "self_attn.f_b_proj",
-            "ssm_g_a": "self_attn.g_a_proj",
-            "ssm_g_b": "self_attn.g_b_proj",
-            "ssm_beta": "self_attn.b_proj",
-            "ssm_norm": "self_attn.o_norm",
         },
-        exact={
-            "ssm_a": "self_attn.A_log",
-            "ssm_dt.bias": "self_attn.dt_bias",
-            "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias",
-        },
+        exact={**DELTA_NET_EXACT, "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias"},
         undo={**HEADS_APART, "ssm_a": LOGARITHM},
-        kinds=_LATENT_KINDS,
+        kinds=LATENT_KINDS,
         latent=True,
     ),
 }
