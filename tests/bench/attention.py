@@ -11,7 +11,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
 from engine.program.ir import KV_VALUE_BYTES, Buffer, Cache, Op, Program
 from engine.program.native import NativeExecutor
+from tests.bench.beside import Rates, beside
 from tests.unit.native_model import RandomModel
 
 PAGE = 16
@@ -103,22 +103,19 @@ class Layers:
         return sum(self.seconds(start, min(STEP, positions - start)) for start in range(0, positions, STEP))
 
 
-def decode(shape: Shape, options: argparse.Namespace) -> tuple[float, float, float, float, float]:
-    """GB/s of ours and of the loop, and ours' time over the loop's: median, least, most."""
+def decode(shape: Shape, options: argparse.Namespace) -> Rates:
+    """Rates of one token, in turns with the loop."""
     a_layer = options.depth * shape.cache.bytes_per_token(KV_VALUE_BYTES)
     layers = max(1, options.bytes // a_layer)
     rig = Layers(shape, layers, options.depth + 1, options.threads, options.isa)
     rig.fill(options.depth)
     probe, data = _native.Probe(options.threads), np.ones(layers * a_layer, np.uint8)
-    pairs = []
-    for turn in range(options.rounds + 2):
+
+    def loop() -> float:
         read, taken = probe.read(data)
-        pair = rig.seconds(options.depth, 1), taken * layers * a_layer / read
-        if turn >= 2:
-            pairs.append(pair)
-    ratios = sorted(ours / loop for ours, loop in pairs)
-    ours, loop = (1e-9 * layers * a_layer / median(side) for side in zip(*pairs, strict=True))
-    return ours, loop, median(ratios), ratios[0], ratios[-1]
+        return taken * data.nbytes / read
+
+    return beside(loop, lambda: rig.seconds(options.depth, 1), data.nbytes, options.rounds)
 
 
 def prompt(shape: Shape, options: argparse.Namespace) -> float:
@@ -142,9 +139,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     print("| attention | GB/s | loop | time / loop's | range | prompt, GMAC/s |\n|---|---|---|---|---|---|")
     for name, shape in SHAPES.items():
-        ours, loop, ratio, low, high = decode(shape, options)
-        rate = prompt(shape, options)
-        print(f"| {name} | {ours:.1f} | {loop:.1f} | {ratio:.2f} | {low:.2f} to {high:.2f} | {rate:.1f} |", flush=True)
+        rates = decode(shape, options)
+        print(
+            f"| {name} | {rates.ours:.1f} | {rates.loop:.1f} | {rates.ratio:.2f} | {rates.low:.2f} to {rates.high:.2f} "
+            f"| {prompt(shape, options):.1f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

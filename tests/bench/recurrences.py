@@ -11,8 +11,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from engine.files.ftw.opening import Tensor
 from engine.memory.blocks import ContextRoom
 from engine.program.ir import Program, State
 from engine.program.native import NativeExecutor
+from tests.bench.beside import WARM_UPS, Rates, beside
 from tests.unit.recurrence_rig import Case, Rig, Run, advance, conv, delta_rule, ssm, tokens_of, vector
 
 PROMPT = 256  # tokens
@@ -64,17 +64,6 @@ SHAPES = {
     "Mamba-1 (8192 x 16)": space(8192, 1, 1, 16, True),
     "convolution (8192 channels, 4 inputs)": convolution(8192, 4),
 }
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Gigabytes moved a second, medians; the ratio of the loop's rate to ours, with its range."""
-
-    ours: float
-    loop: float
-    ratio: float
-    low: float
-    high: float
 
 
 def repeated(rig: Rig, times: int) -> tuple[Program, dict[str, Tensor]]:
@@ -125,18 +114,15 @@ def decode(
     program, tensors = repeated(rig, times)
     room = ContextRoom(0, 0, 1)
     executor = NativeExecutor(program, tensors, (), room=room, threads=threads, isa=isa, max_tokens=1)
-    run = Run(tokens_of(rounds + 2), 0)
+    run = Run(tokens_of(WARM_UPS + rounds), 0)
     weights = sum(len(values) for values in case.weights if values is not None)
     loop = loop_over(times * case.state, times * weights, threads)
-    pairs = []
-    for turn in range(rounds + 2):
-        pair = (seconds(lambda: advance(executor, [(run, 1)]), clock), seconds(loop, clock))
-        if turn >= 2:
-            pairs.append(pair)
-    moved = 4e-9 * times * (2 * case.state + weights)
-    ratios = sorted(ours / loop for ours, loop in pairs)
-    ours, beside = (moved / median(side) for side in zip(*pairs, strict=True))
-    return Rates(ours, beside, median(ratios), ratios[0], ratios[-1])
+    return beside(
+        lambda: seconds(loop, clock),
+        lambda: seconds(lambda: advance(executor, [(run, 1)]), clock),
+        moved=4 * times * (2 * case.state + weights),
+        rounds=rounds,
+    )
 
 
 def prompt(case: Case, threads: int, isa: str, rounds: int) -> float:
