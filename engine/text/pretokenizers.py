@@ -143,6 +143,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
         **dict.fromkeys(("glm4", "glm5"), _GLM4),
         **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"), _QWEN),
         **dict.fromkeys(("stablelm2", "hunyuan", "solar-open", "grok-2"), PreTokenizer(_QWEN.steps)),
+        "laguna": PreTokenizer((_split(r"[^\n]+|\n+"), _split(_QWEN2), _bytes(use_regex=False))),
         "qwen35": PreTokenizer((_split(_QWEN35), _bytes(use_regex=False)), nfc=True),
         **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), _O200K),
         **dict.fromkeys(("tiny_aya", "cohere2moe"), _COHERE),

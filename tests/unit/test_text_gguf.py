@@ -220,6 +220,7 @@ def test_every_pre_tokenizer_keeps_the_text(tmp_path: Path, pre: str) -> None:
         ("cohere2moe", "ab 1234567 x", ["ab", "Ġ", "1", "234", "567", "Ġx"]),
         ("tekken", "CamelCase 12", ["Camel", "Case", "Ġ", "1", "2"]),
         ("bailingmoe", "ab 12\n\nx", ["ab", "Ġ", "1", "2", "ĊĊ", "x"]),
+        ("laguna", "ab 12 \n\n  x", ["ab", "Ġ", "1", "2", "Ġ", "ĊĊ", "Ġ", "Ġx"]),
     ],
 )
 def test_how_words_are_cut(pre: str, sample: str, words: list[str]) -> None:
