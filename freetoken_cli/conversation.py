@@ -42,7 +42,7 @@ class Conversation:
         self.turns.append({"role": role, "content": content})
 
     def save(self, path: Path) -> None:
-        """Write the conversation to `path`, whole or not at all.
+        """Write the conversation to `path`, whole or not at all, for nobody else to read.
 
         Raises UsageError for a folder, DoesNotFitError where the disk is full, FreetokenError for other failures.
         """
@@ -53,6 +53,7 @@ class Conversation:
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             try:
+                temporary.touch(mode=0o600)
                 temporary.write_text(text, encoding="utf-8")
                 temporary.replace(path)
             finally:

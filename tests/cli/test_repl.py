@@ -273,7 +273,9 @@ def test_save_and_load(terminal: Terminal, home: Home) -> None:
     terminal.expect("3 messages")
     assert terminal.leave() == 0
     assert (home.folder / "talk.json.context").read_text() == "demo"
-    saved = json.loads((home.folder / "talk.json").read_text())
+    talk = home.folder / "talk.json"
+    assert talk.stat().st_mode & 0o077 == 0
+    saved = json.loads(talk.read_text())
     assert [message["role"] for message in saved["messages"]] == ["user", "assistant"]
 
 
