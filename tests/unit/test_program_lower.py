@@ -60,6 +60,7 @@ CONFIG: dict[str, Any] = {
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"n_group": 1, "topk_group": 1},
     "deepseek_v32": {"n_group": 1, "topk_group": 1},
+    "axk1": {"n_group": 1, "topk_group": 1},
     "granitemoehybrid": {
         "layer_types": ["mamba", "attention", "mamba"],
         "shared_intermediate_size": 24,
@@ -122,7 +123,8 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
         "sliding_window": None,
     },
-    **{name: {"layer_types": [FULL, SLIDING, FULL]} for name in ("laguna", "mellum", "step3p5")},
+    **{name: {"layer_types": [FULL, SLIDING, FULL]} for name in ("flint", "laguna", "mellum", "step3p5")},
+    "lara_mini": {"layer_types": ["linear_attention", SLIDING, FULL]},
     "glm5_next": {
         "qk_rope_head_dim": 0,
         "index_n_heads": 3,

@@ -37,7 +37,10 @@ class CallBlock:
 
 
 def call_block(text: Text, form: AnswerFormat, names: Sequence[str], several: bool) -> CallBlock | None:
-    """The block of calls of the tools `names`, of `several` or of one; None where a format is not held to grammars."""
+    """The block of calls of the tools `names`; None where a format is not held to grammars.
+
+    Without `several` it ends with the arguments of the first: nothing that follows would change what is called.
+    """
     words = Words(text)
     if form.channels is not None:
         return words.message(form.channels, names)
@@ -59,19 +62,22 @@ class Words:
         """Objects, one after the other or in a list."""
         keys = " | ".join(json.dumps(json.dumps(key)) for key in reader.arguments)
         pairs = [json.dumps(json.dumps(name, ensure_ascii=False)) for name in names]
-        if reader.keyed:
-            call = 'call: "{" SPACE pair SPACE "}"\n'
-        else:
-            call = f'call: "{{" SPACE (other SPACE "," SPACE)? pair SPACE ("," SPACE other SPACE)? "}}"\n{_OTHER}'
+        before, behind = "", ""
+        if not reader.keyed:
+            before, behind = '(other SPACE "," SPACE)?', '("," SPACE other SPACE)?'
             called = json.dumps(json.dumps(reader.names[0]))
             pairs = [f'{called} SPACE ":" SPACE {name} SPACE "," SPACE ({keys})' for name in pairs]
-        more, listed = (" (SPACE call)*", ' ("," SPACE call SPACE)*') if several else ("", "")
+        closing = f'SPACE {behind} "}}"' if several else ""
         rules = [
-            f"start: SPACE block{self.end(calls)}\n",
-            f'block: call{more} | "[" SPACE call SPACE{listed} "]"\n',
-            call,
+            f'call: "{{" SPACE {before} pair {closing}\n',
             _choice("pair", [f'{pair} SPACE ":" SPACE' for pair in pairs]),
+            _OTHER,
         ]
+        if several:
+            rules.append(f"start: SPACE block{self.end(calls)}\n")
+            rules.append('block: call (SPACE call)* | "[" SPACE call SPACE ("," SPACE call SPACE)* "]"\n')
+        else:
+            rules.append('start: SPACE ("[" SPACE)? call\n')
         return CallBlock(calls.region.opens[0], "".join([*rules, SHARED]))
 
     def named_block(self, calls: CallFormat, reader: NamedJson, names: Sequence[str], several: bool) -> CallBlock:
@@ -79,11 +85,11 @@ class Words:
         marker = calls.region.opens[0]
         before, _, after = calls.forced.removeprefix(marker).partition(NAME)
         identity = f"({self.spelt(reader.identity)} ID)? " if reader.identity else ""
+        more = " (SPACE call)*" if before else ""
         tails = "".join(f" SPACE {self.spelt(tail)}" for tail in reader.tail)
-        more = " (SPACE call)*" if several and before else ""
         rules = [
-            f"start: SPACE call{more}{self.end(calls)}\n",
-            f"call: {self.spelt(before)} named{tails}\n",
+            f"start: SPACE call{more}{self.end(calls)}\n" if several else "start: SPACE call\n",
+            f"call: {self.spelt(before)} named{tails if several else ''}\n",
             _choice("named", [f"{json.dumps(name)} {identity}{self.spelt(after)}" for name in names]),
         ]
         return CallBlock(marker, "".join([*rules, SHARED]))
