@@ -17,7 +17,7 @@ from engine.front.ollama_api.requests import CHAT as OLLAMA_CHAT
 from engine.front.ollama_api.requests import GENERATE, NAMED
 from engine.front.openai_api.requests import CHAT, COMPLETION, IGNORED
 from engine.front.page_routes import PAGE_FILES, media_type
-from engine.front.responses_api.requests import RESPONSE
+from engine.front.responses_api.requests import PAGE, RESPONSE
 from engine.front.wire.dialects import ANTHROPIC, OLLAMA, dialect_of
 from engine.front.wire.fields import Field, schema_of
 from engine.front.wire.schemas import OF_ANTHROPIC_MESSAGES, OF_INPUT, OF_SYSTEM, Schema
@@ -63,6 +63,7 @@ class Body:
 
 _ANYTHING: Mapping[str, Schema] = {name: {} for name in sorted(IGNORED)}
 _MESSAGES = Body(MESSAGES, {"messages": OF_ANTHROPIC_MESSAGES, "system": OF_SYSTEM}, ("messages",))
+_RESPONSE = Body(RESPONSE, {"input": OF_INPUT}, ("input",))
 OPERATIONS: Mapping[tuple[str, str], Body | None] = {
     ("get", "/health"): None,
     ("get", "/metrics"): None,
@@ -71,8 +72,11 @@ OPERATIONS: Mapping[tuple[str, str], Body | None] = {
     ("get", "/v1/models/{name}"): None,
     ("post", "/v1/chat/completions"): Body(CHAT, _ANYTHING, strict=True),
     ("post", "/v1/completions"): Body(COMPLETION, _ANYTHING, strict=True),
-    ("post", "/v1/responses"): Body(RESPONSE, {"input": OF_INPUT}, ("input",)),
+    ("post", "/v1/responses"): _RESPONSE,
+    ("post", "/v1/responses/input_tokens"): _RESPONSE,
     ("get", "/v1/responses/{identity}"): None,
+    ("get", "/v1/responses/{identity}/input_items"): None,
+    ("post", "/v1/responses/{identity}/cancel"): None,
     ("delete", "/v1/responses/{identity}"): None,
     ("post", "/v1/messages"): Body(_MESSAGES.table, _MESSAGES.members, ("messages", "max_tokens")),
     ("post", "/v1/messages/count_tokens"): _MESSAGES,
@@ -87,6 +91,7 @@ OPERATIONS: Mapping[tuple[str, str], Body | None] = {
     ("post", "/machine/resize"): Body(RESIZE, strict=True),
 }
 """Every public route by method and path, and what it reads."""
+_QUERIES = {"/v1/responses/{identity}/input_items": PAGE}
 _MEDIA = {"/metrics": "text/plain", **{path: media_type(file) for path, file in PAGE_FILES.items()}}
 
 
@@ -125,10 +130,13 @@ def _operation(path: str, body: Body | None) -> dict[str, Any]:
             **{str(status): {"description": why, "content": error} for status, why in refusals.items()},
         }
     }
-    names = [part.strip("{}") for part in path.split("/") if part.startswith("{")]
-    if names:
-        text = {"type": "string", "minLength": 1}
-        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
+    text = {"type": "string", "minLength": 1}
+    names = (part.strip("{}") for part in path.split("/") if part.startswith("{"))
+    parameters = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
+    for name, field in _QUERIES.get(path, {}).items():
+        parameters.append({"name": name, "in": "query", "schema": schema_of(field.read)})
+    if parameters:
+        operation["parameters"] = parameters
     if body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body.schema()}}}
     return operation

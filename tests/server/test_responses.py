@@ -110,7 +110,7 @@ def test_reasoning_comes_back_in_whatever_its_client_keeps(
     item = ask(front, THOUGHT, reasoning={"summary": summary}, **options).output[0].to_dict()
     for kept in ("summary" if summary else "content", "encrypted_content"):
         sent = {"type": "reasoning", "id": item["id"], "summary": [], kept: item[kept]}
-        (message,) = read_response({"model": "scripted", "input": [sent]}, ()).conversation
+        (message,) = read_response({"model": "scripted", "input": [sent]}).messages
         assert message["reasoning_content"] == "Hm. So."
         assert ask(front, [sent, {"role": "user", "content": "[[[Bye.]]]"}], **options).output_text == "Bye."
     assert ask(front, THOUGHT).output[0].to_dict()["summary"] == []
@@ -120,7 +120,7 @@ def test_reasoning_comes_back_in_whatever_its_client_keeps(
 def test_what_another_server_has_encrypted_is_no_reasoning() -> None:
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABqFpz"}
     body = {"model": "scripted", "input": [item, {"role": "user", "content": "x"}]}
-    assert read_response(body, ()).conversation == ({"role": "user", "content": "x"},)
+    assert read_response(body).messages == ({"role": "user", "content": "x"},)
 
 
 def test_a_conversation_goes_on_from_its_items(front: RunningFront) -> None:
@@ -189,6 +189,78 @@ def test_the_oldest_responses_are_forgotten_first() -> None:
     for number in range(MOST_RESPONSES + 3):
         stored.add({"id": str(number), "output": []}, ())
     assert [stored.get(str(number)) is None for number in range(4)] == [True, True, True, False]
+
+
+def test_what_a_response_was_made_from_is_listed(front: RunningFront) -> None:
+    """With all before it; the answers have the ids that they were told with, what was sent has one from now on."""
+    first = ask(front, f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}", tools=[WEATHER])
+    call = first.output[-1]
+    assert call.type == "function_call"
+    output: Any = [
+        {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny."},
+        {"role": "assistant", "content": "So it is."},
+        {"role": "user", "content": [{"type": "input_text", "text": "[[[Good.]]]"}]},
+    ]
+    second = ask(front, output, tools=[WEATHER], previous_response_id=first.id)
+    listed = list(front.openai.responses.input_items.list(second.id, order="asc", limit=2))  # in pages, by the client
+    for item in listed:
+        type(item).model_validate(item.to_dict())
+    told = [item.to_dict() for item in listed]
+    assert len({item["id"] for item in told}) == len(told)
+    assert told[1:4] == [item.to_dict() for item in first.output]
+    assert [(item["type"], item.get("content")) for item in told[4:]] == [
+        ("function_call_output", None),
+        ("message", [{"type": "output_text", "text": "So it is.", "annotations": []}]),
+        ("message", [{"type": "input_text", "text": "[[[Good.]]]"}]),
+    ]
+    (said,) = front.openai.responses.input_items.list(first.id).data
+    assert said.to_dict() == told[0]
+    page = front.openai.responses.input_items.list(second.id, limit=3)
+    assert [item.to_dict() for item in page.data] == told[:-4:-1]  # the latest come first
+    assert page.has_more
+    assert not front.openai.responses.input_items.list(second.id, after=said.id).data
+    # A client that sends all of it itself gets the same prompt.
+    again: Any = told
+    whole = ask(front, again, tools=[WEATHER])
+    assert whole.usage is not None
+    assert second.usage is not None
+    assert whole.usage.input_tokens == second.usage.input_tokens
+
+
+@pytest.mark.parametrize(
+    "query", [{"limit": 0}, {"limit": "x"}, {"limit": "1" * 5000}, {"order": "up"}, {"after": "x"}]
+)
+def test_a_list_that_cannot_be_had_names_the_member_of_its_query(front: RunningFront, query: dict[str, Any]) -> None:
+    first = ask(front, "Hello.")
+    answer = httpx.get(f"{front.url}/v1/responses/{first.id}/input_items", params=query)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(query)))
+    assert httpx.get(f"{front.url}/v1/responses/resp_1/input_items", params=query).status_code == 404
+
+
+def test_an_answer_of_nothing_is_an_answer(front: RunningFront) -> None:
+    """Many templates want turns to alternate."""
+    first = ask(front, "")
+    assert first.output == []
+    asked: Any = {"model": "scripted", "previous_response_id": first.id}
+    second = front.openai.responses.create(input="Say [[[Good.]]]", **asked)
+    roles = [item.to_dict()["role"] for item in front.openai.responses.input_items.list(second.id, order="asc")]
+    assert roles == ["user", "assistant", "user"]
+
+
+def test_tokens_are_counted_before_they_are_read(front: RunningFront) -> None:
+    options: Any = {"model": "scripted", "input": "Say [[[Hello.]]]", "instructions": "Be brief.", "tools": [WEATHER]}
+    counted = front.openai.responses.input_tokens.count(**options)
+    response = front.openai.responses.create(**options)
+    assert response.usage is not None
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", response.usage.input_tokens)
+
+
+def test_a_stored_response_is_not_cancelled(front: RunningFront) -> None:
+    first = ask(front, "Hello.")
+    with pytest.raises(openai.BadRequestError, match="response: it is complete"):
+        front.openai.responses.cancel(first.id)
+    with pytest.raises(openai.NotFoundError):
+        front.openai.responses.cancel("resp_1")
 
 
 def test_a_call_can_be_required(front: RunningFront) -> None:

@@ -10,14 +10,12 @@ from typing import Any
 from engine.base.sampling import PARAMETERS
 from engine.front.asked import ChatAsked, values_of
 from engine.front.forms.answer_forms import response_format
-from engine.front.forms.custom_tools import call_of
 from engine.front.forms.tools import GivenTool, Offer, ToolUse, allowed_tools, read_tools, tool_use, with_names_of_tools
-from engine.front.responses_api.reasoning import SUMMARIES, reasoning_of
+from engine.front.responses_api.items import Items, given_items, kept, messages_of
+from engine.front.responses_api.reasoning import SUMMARIES
 from engine.front.thinking import THOUGHT_BUDGETS, chosen_budget, effort, variables_of_effort
 from engine.front.wire import fields
 from engine.front.wire.fields import Field, FieldError, described
-
-Messages = tuple[Mapping[str, Any], ...]
 
 
 @described({"type": "array", "items": {"type": "string"}})
@@ -48,21 +46,32 @@ RESPONSE = {
     "prompt": Field(fields.only()),
     **{name: Field(fields.within(PARAMETERS[name].range)) for name in _PARAMETERS},
 }
+_MOST_ITEMS = 100
+
+
+@described({"type": "integer", "minimum": 1, "maximum": _MOST_ITEMS})
+def _limit(name: str, value: str) -> int:
+    """The length of a page, as a query has it."""
+    if not (value.isascii() and value.isdigit() and len(value) < 4 and 1 <= int(value) <= _MOST_ITEMS):
+        raise FieldError(name, f"a number from 1 to {_MOST_ITEMS} is expected, not {shown(value)}.")
+    return int(value)
+
+
+PAGE = {"limit": Field(_limit, 20), "order": Field(fields.one_of("asc", "desc"), "desc"), "after": Field(fields.text)}
+"""What the query of a list of items says."""
 _TOOLS = {"function": ("name", "description", "parameters", "strict"), "custom": ("name", "description", "format")}
 _REASONING = "reasoning.encrypted_content"
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_TEXTS = ("input_text", "output_text", "text", "refusal")
 
 
 @dataclass(frozen=True)
 class ResponseAsked(ChatAsked):
     """A request for a response.
 
-    `conversation` is what a response to this one goes on from, without the instructions, which are not kept. A response
-    that `summarises` shows its reasoning as a summary, and one that `carries` it has clients bring it back.
+    `items` are all that the response is made from, but for the instructions, which are not kept. A response that
+    `summarises` shows its reasoning as a summary, and one that `carries` it has clients bring it back.
     """
 
-    conversation: Messages = ()
+    items: Items = ()
     store: bool = True
     previous: str | None = None
     summarises: bool = False
@@ -76,12 +85,15 @@ def previous_id(body: Mapping[str, Any]) -> str | None:
     return found
 
 
-def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
-    """The request in `body`, which goes on from the messages `before`. FieldError for what cannot be served."""
+def read_response(body: Mapping[str, Any], before: Items = ()) -> ResponseAsked:
+    """The request in `body`, which goes on from the items `before`. FieldError for what cannot be served."""
     values = {name: field.value(name, body) for name, field in RESPONSE.items()}
     wished = values["text"].get("format")
     form = response_format("text.format", {} if wished is None else wished)
-    conversation = (*before, *_messages(body.get("input")))
+    given = given_items(body.get("input"))
+    said = messages_of(given)
+    if not said:
+        raise FieldError("input", "none of the items says anything.")
     instructions = ({"role": "system", "content": values["instructions"]},) if values["instructions"] else ()
     offer, other_tools = _tools(values["tools"])
     known = (*RESPONSE, "input")
@@ -96,12 +108,12 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
         ignore_eos=False,
         logprobs=-1,
         values=values_of(**{name: values[name] for name in _PARAMETERS}),
-        messages=with_names_of_tools((*instructions, *conversation)),
+        messages=with_names_of_tools((*instructions, *messages_of(before), *said)),
         template_values=_thinking(values["reasoning"]),
         tools=_tool_use(offer, values),
         grammar=form.grammar,
         budget=chosen_budget(values),
-        conversation=conversation,
+        items=(*before, *kept(given)),
         store=values["store"],
         summarises=_summary(values["reasoning"]) is not None,
         carries=_REASONING in values["include"] or not values["store"],
@@ -114,81 +126,6 @@ def read_response(body: Mapping[str, Any], before: Messages) -> ResponseAsked:
             *other_tools,
         ),
     )
-
-
-def _messages(value: Any) -> Messages:
-    """Messages of text or a list of items. Reasoning and calls belong to the assistant's message that they precede."""
-    if isinstance(value, str):
-        return ({"role": "user", "content": fields.text("input", value)},)
-    if not isinstance(value, list) or not value:
-        raise FieldError("input", "text or a list of at least one item is expected.")
-    fields.check_count("input", value)
-    told: list[dict[str, Any]] = []
-    for index, item in enumerate(value):
-        _add(told, f"input[{index}]", fields.mapping(f"input[{index}]", item))
-    if not told:
-        raise FieldError("input", "none of the items says anything.")
-    return tuple(told)
-
-
-def _add(told: list[dict[str, Any]], name: str, item: Mapping[str, Any]) -> None:
-    match item.get("type", "message"):
-        case "message":
-            _add_message(told, name, item)
-        case "function_call":
-            called = {key: fields.text(f"{name}.{key}", item.get(key)) for key in ("name", "arguments")}
-            call = {"id": fields.text(f"{name}.call_id", item.get("call_id")), "type": "function", "function": called}
-            _assistant(told, after_calls=True).setdefault("tool_calls", []).append(call)
-        case "custom_tool_call":
-            called = {key: fields.text(f"{name}.{key}", item.get(key)) for key in ("call_id", "name", "input")}
-            _assistant(told, after_calls=True).setdefault("tool_calls", []).append(call_of(*called.values()))
-        case "function_call_output" | "custom_tool_call_output":
-            output, where = item.get("output"), f"{name}.output"
-            content = fields.text(where, output) if isinstance(output, str) else _joined(where, output)
-            told.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": fields.text(f"{name}.call_id", item.get("call_id")),
-                    "content": content,
-                }
-            )
-        case "reasoning":
-            if text := reasoning_of(name, item):
-                told.append({"role": "assistant", "content": "", "reasoning_content": text})
-        case other:
-            raise FieldError(f"{name}.type", f"items of type {shown(other)} are not supported.", "Leave it out.")
-
-
-def _add_message(told: list[dict[str, Any]], name: str, item: Mapping[str, Any]) -> None:
-    role = item.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise FieldError(f"{name}.role", f"{shown(role)} is not one of {', '.join(_ROLES)}.")
-    content = item.get("content")
-    where = f"{name}.content"
-    text = fields.text(where, content) if isinstance(content, str) else _joined(where, content)
-    if _ROLES[role] == "assistant":
-        message = _assistant(told, after_calls=False)
-        message["content"] += text
-    else:
-        told.append({"role": _ROLES[role], "content": text})
-
-
-def _assistant(told: list[dict[str, Any]], after_calls: bool) -> dict[str, Any]:
-    """The assistant's message that an item belongs to: the last one, unless something else was said since."""
-    last = told[-1] if told else None
-    if last is None or last["role"] != "assistant" or (not after_calls and "tool_calls" in last):
-        told.append({"role": "assistant", "content": ""})
-    return told[-1]
-
-
-def _joined(name: str, parts: Any) -> str:
-    texts = []
-    for index, part in enumerate(fields.mappings(name, parts)):
-        if part.get("type") not in _TEXTS:
-            kind = shown(part.get("type"))
-            raise FieldError(f"{name}[{index}].type", f"{kind} is not supported: this server reads text.", "Send text.")
-        texts.append(fields.text(f"{name}[{index}].text", part.get("text", part.get("refusal"))))
-    return "\n".join(texts)
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> tuple[Offer, tuple[str, ...]]:

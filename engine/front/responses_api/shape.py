@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.front.answers import Piece, Tally
 from engine.front.forms.tools import call_id
+from engine.front.responses_api.items import new_id
 from engine.front.responses_api.reasoning import carried
 from engine.front.responses_api.requests import ResponseAsked
 from engine.front.wire.dialects import Dialect, Json, ResponsesDialect
@@ -54,7 +55,6 @@ _CALLS = {
     "function_call": "response.function_call_arguments",
     "custom_tool_call": "response.custom_tool_call_input",
 }
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _TOLD = {"function_call": ("name", "arguments"), "custom_tool_call": ("input",)}
 """What is told of a call once it is whole; the last of it is what has grown."""
 
@@ -147,7 +147,7 @@ class ResponseShape:
 
     def _begin(self, words: _Words) -> list[Json]:
         self._open, self._words = True, words
-        item: Json = {"id": f"{_PREFIXES[words.item]}_{secrets.token_hex(24)}", "type": words.item}
+        item: Json = {"id": new_id(words.item), "type": words.item}
         if words.item == "reasoning":
             item["summary"] = []
         else:
@@ -186,7 +186,7 @@ class ResponseShape:
         closing = self._close()
         kind = "custom_tool_call" if call.custom else "function_call"
         item: Json = {
-            "id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}",
+            "id": new_id(kind),
             "type": kind,
             "status": "in_progress",
             "call_id": call_id(call.id, self._id_style),

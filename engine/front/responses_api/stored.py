@@ -8,23 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.front.forms.custom_tools import call_of
-from engine.front.responses_api.reasoning import reasoning_of
-from engine.front.responses_api.requests import Messages
+from engine.front.responses_api.items import Item, Items, kept
 from engine.front.wire import fields
 from engine.front.wire.fields import FieldError
 
 MOST_RESPONSES = 512
 MOST_BYTES = 256 * 2**20
+_NOTHING: Item = {"role": "assistant", "content": ""}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A response, and the conversation that ends with it."""
+    """A response, and the items that it was made from."""
 
     response: Mapping[str, Any]
-    conversation: Messages
+    inputs: Items
     size: int
+
+    @property
+    def conversation(self) -> Items:
+        """The items that end with the response, which is an empty message where it has none itself."""
+        return (*self.inputs, *(self.response["output"] or kept([_NOTHING])))
 
 
 class StoredResponses:
@@ -32,17 +36,16 @@ class StoredResponses:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Stored] = OrderedDict()
-        self._items: dict[str, Mapping[str, Any]] = {}  # of their outputs
+        self._items: dict[str, Item] = {}  # of their outputs
         self._bytes = 0
 
     def get(self, identity: str) -> Stored | None:
         """None for one that is not there, or not any more."""
         return self._kept.get(identity)
 
-    def add(self, response: Mapping[str, Any], conversation: Messages) -> None:
+    def add(self, response: Mapping[str, Any], inputs: Items) -> None:
         """Keep a response under its id."""
-        told = (*conversation, *_said(response))
-        stored = Stored(response, told, len(json.dumps([response, told])))
+        stored = Stored(response, inputs, len(json.dumps([response, inputs])))
         self._kept[response["id"]] = stored
         self._bytes += stored.size
         self._items |= {item["id"]: item for item in response["output"]}
@@ -76,27 +79,8 @@ class StoredResponses:
                 told.append(item)
         return told
 
-    def _item(self, name: str, identity: str) -> Mapping[str, Any]:
+    def _item(self, name: str, identity: str) -> Item:
         found = self._items.get(identity)
         if found is None:
             raise FieldError(name, "there is no such item.", "It was not stored, or long ago: send the item itself.")
         return found
-
-
-def _said(response: Mapping[str, Any]) -> Messages:
-    """The assistant's message that a response is."""
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    for item in response["output"]:
-        match item["type"]:
-            case "reasoning":
-                message["reasoning_content"] = message.get("reasoning_content", "") + reasoning_of("item", item)
-            case "message":
-                message["content"] += item["content"][0]["text"]
-            case "function_call":
-                function = {"name": item["name"], "arguments": item["arguments"]}
-                call = {"id": item["call_id"], "type": "function", "function": function}
-                message.setdefault("tool_calls", []).append(call)
-            case "custom_tool_call":
-                custom = call_of(item["call_id"], item["name"], item["input"])
-                message.setdefault("tool_calls", []).append(custom)
-    return (message,)
