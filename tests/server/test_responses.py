@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -189,6 +191,60 @@ def test_the_oldest_responses_are_forgotten_first() -> None:
     for number in range(MOST_RESPONSES + 3):
         stored.add({"id": str(number), "output": []}, ())
     assert [stored.get(str(number)) is None for number in range(4)] == [True, True, True, False]
+
+
+def test_what_responses_share_is_held_once() -> None:
+    """A single emoji makes every other letter of a string four bytes long in memory."""
+    stored = StoredResponses()
+    inputs = read_response({"model": "scripted", "input": "a" * 1_000_000 + "\N{PARTY POPPER}"}).items
+    tracemalloc.start()
+    for number in range(MOST_RESPONSES):
+        output = [{"id": f"msg_{number}", "type": "message", "role": "assistant", "content": []}]
+        stored.add({"id": str(number), "output": output}, inputs)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 2_000_000
+    assert stored.get("0") is not None
+    for number in range(1, MOST_RESPONSES):
+        assert stored.remove(str(number))
+    first = stored.get("0")
+    assert first is not None
+    assert first.conversation == (*inputs, *first.response["output"])
+
+
+def test_items_of_one_id_are_told_apart(front: RunningFront) -> None:
+    """A client that turned pages by their ids saw the first of them for ever."""
+    said: Any = {"id": "msg_1", "role": "user", "content": "[[[Hello.]]]"}
+    first = ask(front, [said, said, {**said, "id": ""}])
+    second = ask(front, [{"type": "item_reference", "id": first.output[0].id}, said], previous_response_id=first.id)
+    listed = itertools.islice(front.openai.responses.input_items.list(second.id, order="asc", limit=1), 10)
+    ids = [item.to_dict()["id"] for item in listed]
+    assert len(set(ids)) == len(ids) == 6
+    assert (ids[0], ids[3]) == ("msg_1", first.output[0].id)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "reasoning", "id": "rs_1", "summary": None, "content": None},
+        {"type": "reasoning", "summary": [{"text": "Hm."}]},
+        {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "output_text", "text": "Sunny."}]},
+        {"role": "user", "content": "Hello.", "status": ["odd"], "more": {"id": 1}},
+    ],
+)
+def test_what_is_listed_is_as_the_client_knows_it_however_it_came(front: RunningFront, item: Any) -> None:
+    response = ask(front, [item, {"role": "user", "content": "[[[Hello.]]]"}])
+    for listed in front.openai.responses.input_items.list(response.id).data:
+        type(listed).model_validate(listed.to_dict())
+
+
+def test_what_is_in_an_item_that_nobody_reads_ends_no_stream(front: RunningFront) -> None:
+    for depth in range(960, 990):  # the deepest that are read could not be written
+        nested = "[" * depth + "]" * depth
+        item = f'{{"role": "user", "content": "[[[Hello.]]]", "more": {nested}}}'
+        body = f'{{"model": "scripted", "stream": true, "input": [{item}]}}'
+        answer = httpx.post(f"{front.url}/v1/responses", content=body, timeout=60)
+        assert answer.status_code == 400 or "event: response.completed" in answer.text
 
 
 def test_what_a_response_was_made_from_is_listed(front: RunningFront) -> None:

@@ -24,6 +24,7 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
 }
+_WRITTEN = {"function_call": "arguments", "custom_tool_call": "input"}
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = ("input_text", "output_text", "text", "refusal")
 
@@ -53,22 +54,36 @@ def messages_of(items: Iterable[Item]) -> Messages:
     return tuple(told)
 
 
-def kept(items: Iterable[Item]) -> Items:
-    """Items that `messages_of` has read, as they are told later: with ids, and the texts of messages as parts."""
-    return tuple(_kept(item) for item in items)
+def kept(items: Iterable[Item], before: Items = ()) -> Items:
+    """The items `before`, and behind them those that `messages_of` has read, as they are told later.
+
+    They have what was read of them, the texts of messages as parts, and ids that no other of them has.
+    """
+    told, used = list(before), {item["id"] for item in before}
+    for item in items:
+        kind, identity = item.get("type", "message"), item.get("id")
+        if not isinstance(identity, str) or not identity or identity in used:
+            identity = new_id(kind)
+        used.add(identity)
+        told.append({"id": identity, "type": kind, **_read_of(kind, item), "status": "completed"})
+    return tuple(told)
 
 
-def _kept(item: Item) -> Item:
-    kind = item.get("type", "message")
-    identity = item.get("id")
-    whole = {**item, "id": identity if isinstance(identity, str) else new_id(kind), "type": kind}
+def _read_of(kind: str, item: Item) -> Item:
     match kind:
         case "message":
             more = {"type": "output_text", "annotations": []} if item["role"] == "assistant" else {"type": "input_text"}
-            whole["content"] = [{**more, "text": text} for text in _texts("content", item["content"])]
+            return {"role": item["role"], "content": [{**more, "text": text} for text in _texts("", item["content"])]}
         case "reasoning":
-            whole.setdefault("summary", [])
-    return {**whole, "status": "completed"}
+            place, part = ("content", "reasoning_text") if item.get("content") else ("summary", "summary_text")
+            text = reasoning_of("", item)
+            return {"summary": [], place: [{"type": part, "text": text}] if text else []}
+        case "function_call" | "custom_tool_call":
+            return {name: item[name] for name in ("call_id", "name", _WRITTEN[kind])}
+    output = item["output"]
+    if not isinstance(output, str):
+        output = [{"type": "input_text", "text": text} for text in _texts("", output)]
+    return {"call_id": item["call_id"], "output": output}
 
 
 def _add(told: list[dict[str, Any]], name: str, item: Item) -> None:
