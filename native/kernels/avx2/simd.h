@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "core/numerics.h"
+#include "kernels/unaligned.h"
 
 namespace freetoken::avx2 {
 
@@ -17,9 +18,6 @@ static inline __m128i load128(const void* p) {
 static inline void store256(void* p, __m256i v) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), v);
 }
-
-using AnyInt = const __attribute__((may_alias, aligned(1))) int32_t;
-using AnyFloat = const __attribute__((may_alias, aligned(1))) float;
 
 static inline __m256i broadcast32(const void* p) {
     return _mm256_set1_epi32(*static_cast<AnyInt*>(p));

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "core/numerics.h"
+#include "kernels/unaligned.h"
 
 namespace freetoken::avx512 {
 
@@ -19,9 +20,6 @@ static inline __m512i load_line(const uint8_t* p) {
 static inline __m256i load_half_line(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
-
-using AnyInt = const __attribute__((may_alias, aligned(1))) int32_t;
-using AnyFloat = const __attribute__((may_alias, aligned(1))) float;
 
 static inline __m512i broadcast32(const void* p) {
     return _mm512_set1_epi32(*static_cast<AnyInt*>(p));
