@@ -21,7 +21,7 @@ def names_to_pull() -> list[str]:
     return [model.name for model in read_catalogue().values() if model.runs]
 
 
-def ensure_model(paths: Paths, what: str, output: Output, yes: bool = False) -> str:
+def ensure_model(paths: Paths, what: str, output: Output, yes: bool) -> str:
     """The name of a model that is complete in the store; one that can be pulled by name is pulled if it is not there.
 
     Says first what that takes; a large one a person at a terminal has to agree to unless `yes`. Raises NotFoundError

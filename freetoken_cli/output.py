@@ -61,13 +61,13 @@ class Output:
             animate=may_animate(sys.stderr, environment) and not quiet,
         )
 
-    def listing(self, kind: str, columns: Sequence[Column], records: Sequence[Record], name: str = "name") -> None:
-        """Print `records`: JSON {"version", kind: [...]}, or each one's `name` when quiet, or a padded table."""
+    def listing(self, kind: str, columns: Sequence[Column], records: Sequence[Record]) -> None:
+        """Print `records`: JSON {"version", kind: [...]}, or their names when quiet, or a padded table."""
         if self.as_json:
             self.document({kind: [dict(record) for record in records]})
         elif self.quiet:
             for record in records:
-                self.line(printable(str(record[name])))
+                self.line(printable(str(record["name"])))
         else:
             self.table(columns, records)
 
@@ -77,11 +77,11 @@ class Output:
         for number, row in enumerate(pad([[column.title for column in columns], *cells], columns)):
             self.line(styled(row, "1", self.colour_out) if number == 0 else row)
 
-    def facts(self, document: Record, rows: Sequence[tuple[str, str]], name: str = "") -> None:
+    def facts(self, document: Record, rows: Sequence[tuple[str, str]], name: str) -> None:
         """Print one thing: its `document` as JSON, or `name` alone when quiet, or `rows` of label and value."""
         if self.as_json:
             self.document(document)
-        elif self.quiet and name:
+        elif self.quiet:
             self.line(printable(name))
         else:
             width = max((cell_width(label) for label, _ in rows), default=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,10 +127,10 @@ class Root(TyperGroup):
         write_section(formatter, "Commands", [(verb.name, verb.summary) for verb in VERBS])
 
 
-def short_help(examples: Sequence[Example] = EXAMPLES) -> str:
+def short_help() -> str:
     """What a bare `freetoken` prints."""
-    width = max(len(line) for line, _ in examples)
-    lines = [f"  {line:<{width}}  {meaning}" for line, meaning in examples]
+    width = max(len(line) for line, _ in EXAMPLES)
+    lines = [f"  {line:<{width}}  {meaning}" for line, meaning in EXAMPLES]
     verbs = ", ".join(verb.name for verb in VERBS)
     return "\n".join(
         [

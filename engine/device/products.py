@@ -26,7 +26,7 @@ MANY_ROWS = 9
 
 _WARP = 32
 _TILES_OF_MANY = 2
-_Q16_BLOCK, _Q16_BYTES, _Q16_THREADS = 32, 96, 8
+_Q16_BLOCK, _Q16_BYTES, _Q16_THREADS = 32, 96, 8  # QuantBlock of native/kernels/activations.h
 _ALIGNMENT = 16
 
 

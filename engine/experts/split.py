@@ -222,9 +222,9 @@ class Split:
         return self.rule == CARRY or self.table[misses : misses + 1] == (CARRIED,)
 
     @staticmethod
-    def timed(share: float, timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:
+    def timed(share: float, timing: Timing, most: int = MOST_TABLED) -> Split:
         """The first rule with branches fitted alone and together, tabled for up to `most` misses."""
-        return Split(TABLE, share, tuple(timing.nearest(m, share) for m in range(most + 1)), why)
+        return Split(TABLE, share, tuple(timing.nearest(m, share) for m in range(most + 1)))
 
     @staticmethod
     def of_fraction(share: float, why: str = "") -> Split:
@@ -234,21 +234,21 @@ class Split:
         return Split.usual(Timing(Branch(0.0, 1 - share), Branch(0.0, share)), why=why)
 
     @staticmethod
-    def balanced(timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:
-        """The division at which the fitted branches end together, tabled for up to `most` misses."""
-        return Split(TABLE, timing.fraction, tuple(timing.balanced(m) for m in range(most + 1)), why)
+    def balanced(timing: Timing, why: str = "") -> Split:
+        """The division at which the fitted branches end together."""
+        return Split(TABLE, timing.fraction, tuple(timing.balanced(m) for m in range(MOST_TABLED + 1)), why)
 
     @staticmethod
-    def usual(timing: Timing, most: int = MOST_TABLED, why: str = "") -> Split:
+    def usual(timing: Timing, why: str = "") -> Split:
         """What is the default where branches have been measured: both rules, each where it is better.
 
         Few misses, m f <= 1, are most of what there is at real hit rates. The first rule fills one of them every time;
         where the link is the slower branch (f < 1/2) that makes the CPU wait, so these are left to the second rule.
         """
-        split = Split.balanced(timing, most, why)
+        split = Split.balanced(timing, why)
         if split.fraction >= _FILL_FIRST:
             return split
-        few = math.floor(1 / split.fraction + _NOISE) if split.fraction * most > 1 else most - 1
+        few = math.floor(1 / split.fraction + _NOISE) if split.fraction * MOST_TABLED > 1 else MOST_TABLED - 1
         return Split(TABLE, split.fraction, (0, *[CARRIED] * few, *split.table[few + 1 :]), why)
 
     @staticmethod

@@ -190,7 +190,6 @@ class Engine:
             anchors=list(message.anchors),
             anchor_ids=message.anchor_ids,
             anchor_runs=message.anchor_runs,
-            arrived=self._clock(),
         )
         self._samplers[request] = Sampler(message.sampling, message.prompt, constraints)
         if not self._samplers[request].ready:
@@ -369,7 +368,6 @@ def _done(request: Request, reason: str, now: float, read_bytes: int, experts: E
         prompt_tokens=request.prompt_tokens,
         cached_tokens=request.cached_tokens,
         generated=request.generated,
-        queue_seconds=request.started - request.arrived,
         prompt_seconds=request.first_token - request.started,
         decode_seconds=now - request.first_token,
         decode_bytes=read_bytes - request.read_bytes_before,

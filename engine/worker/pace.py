@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 MANY = 16  # tokens of a step that also read
+_FADE = 0.95  # what an observation weighs when the next one has come
 
 
 class Pace:
     """Predicts seconds a step as `base + rate * tokens`, least squares over recent steps.
 
-    Every observation weighs `1 - forgetting` times what the next one does, so that the line follows a conversation that
-    gets deeper or a machine that gets busier. It follows late: with every part of a long prompt attention reads
+    Every observation weighs less than the next one, so that the line follows a conversation that gets deeper or a
+    machine that gets busier. It follows late: with every part of a long prompt attention reads
     further back, and the mean of twenty parts is too short for the next. So where the last step took longer than the
     line says, the next one is expected to take longer in proportion. And parts that get smaller as they get slower look
     like a step whose tokens cost nothing, so after a step of `MANY` tokens the next one has at most in proportion.
     """
 
-    def __init__(self, forgetting: float = 0.05) -> None:
-        self._fade = 1.0 - forgetting
+    def __init__(self) -> None:
         self._weight = 0.0
         self._tokens = 0.0
         self._seconds = 0.0
@@ -31,11 +31,11 @@ class Pace:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn from a step of `tokens` tokens."""
-        self._weight = self._weight * self._fade + 1.0
-        self._tokens = self._tokens * self._fade + tokens
-        self._seconds = self._seconds * self._fade + seconds
-        self._squares = self._squares * self._fade + tokens * tokens
-        self._products = self._products * self._fade + tokens * seconds
+        self._weight = self._weight * _FADE + 1.0
+        self._tokens = self._tokens * _FADE + tokens
+        self._seconds = self._seconds * _FADE + seconds
+        self._squares = self._squares * _FADE + tokens * tokens
+        self._products = self._products * _FADE + tokens * seconds
         self._last = (tokens, seconds)
 
     def line(self) -> tuple[float, float] | None:

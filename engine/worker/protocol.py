@@ -19,7 +19,7 @@ from engine.base.units import KvBudget
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 LINK_FD = 0  # the worker's end of the socket pair is its standard input
 
 
@@ -328,7 +328,6 @@ class Done(Message):
     prompt_tokens: int
     cached_tokens: int
     generated: int
-    queue_seconds: float
     prompt_seconds: float
     decode_seconds: float
     decode_bytes: int

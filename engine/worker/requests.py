@@ -26,7 +26,6 @@ class Request:
     max_tokens: int
     stop_ids: frozenset[int]
     sampling: Sampling
-    arrived: float
     anchors: list[Anchor] = field(default_factory=list)  # in prompt and answer, ascending
     anchor_ids: Mapping[int, bool] = field(default_factory=dict)
     anchor_runs: Sequence[tuple[tuple[int, ...], bool]] = ()

@@ -19,7 +19,6 @@ from tests.unit.any_bits import pack_rows
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
-CANONICAL_NAN = 0x7FC00000
 UNTOUCHED = 0xDEADBEEF
 
 # Scales at the ends of what a packed matrix may hold.

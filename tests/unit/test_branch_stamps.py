@@ -16,8 +16,6 @@ from engine.experts.split import DEFAULT_SPLIT, Split
 from engine.worker.experts import CachedExperts, StampClock
 from tests.unit.hybrid_rig import BankKind, ExpertsModel, HybridRig
 
-ROW = [4, 1, 3, 2, 1]  # distinct, hits, misses, fills, cpu
-
 
 def test_a_pair_of_stamps_is_the_time_between_them_and_is_taken_once() -> None:
     driver = SimDriver(memory=1 << 20)

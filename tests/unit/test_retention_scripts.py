@@ -44,7 +44,7 @@ class Simulation:
         self.requests += 1
         request = Request(
             number=self.requests, prompt_tokens=len(ask.prompt), tokens=list(ask.prompt), max_tokens=10**6,
-            stop_ids=frozenset(), sampling=Sampling(), arrived=0.0, anchors=ask.anchors, anchor_ids=GENERATED,
+            stop_ids=frozenset(), sampling=Sampling(), anchors=ask.anchors, anchor_ids=GENERATED,
         )  # fmt: skip
         known = max((common_tokens(ask.prompt, tokens) for tokens in self.ever), default=0)
         self.scheduler.submit(request)

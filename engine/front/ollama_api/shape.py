@@ -22,7 +22,7 @@ class OllamaShape:
 
     dialect: Dialect = OLLAMA
 
-    def __init__(self, model: str, chat: bool, scored: Text | None, id_style: str = "") -> None:
+    def __init__(self, model: str, chat: bool, scored: Text | None, id_style: str) -> None:
         """Log probabilities of tokens are told in the words of `scored`, if there is one."""
         self._model = model
         self._scored = scored

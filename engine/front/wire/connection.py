@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.front.wire.limits import Limits
 
-_FAREWELL_SECONDS = 1.0  # for reading that
+_FAREWELL_SECONDS = 1.0  # that a client which is turned away gets to read why
 
 
 class BoundedConnection(H11Protocol):

@@ -1,4 +1,4 @@
-"""Starting a worker process. Only the standard library is imported, so that this can be the front's first act."""
+"""Starting a worker process. Nothing heavy is imported: a front reads this before it knows whether it may run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WorkerProcess:
     connection: socket.socket
 
 
-def spawn(config: WorkerConfig, command: Sequence[str] = WORKER_COMMAND) -> WorkerProcess:
+def spawn(config: WorkerConfig, command: Sequence[str]) -> WorkerProcess:
     """Start a worker. Call it on the main thread: the kernel ends the child with the thread that made it."""
     ours, theirs = socket.socketpair()
     with theirs:

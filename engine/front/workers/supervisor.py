@@ -19,7 +19,7 @@ from engine.front.workers.attach import LoadFlags, Step, decide, pick_device
 from engine.front.workers.client import WorkerClient
 from engine.front.workers.defaults import read_defaults
 from engine.front.workers.loaded import Loaded, edition_of
-from engine.front.workers.process import WORKER_COMMAND, spawn
+from engine.front.workers.process import spawn
 from engine.text.text import Text
 from engine.worker.protocol import Resized, Stats, WorkerConfig, experts_notes
 
@@ -45,8 +45,8 @@ class Supervisor:
         self,
         store: Store,
         keep_alive: float,
-        worker_command: Sequence[str] = WORKER_COMMAND,
-        profile: Path | None = None,
+        worker_command: Sequence[str],
+        profile: Path | None,
     ) -> None:
         self.store = store
         self._profile = profile
@@ -338,7 +338,7 @@ class Supervisor:
         return self._locks.setdefault(name, asyncio.Lock())
 
 
-def worker_config(folder: Path, flags: LoadFlags, profile: Path | None = None) -> WorkerConfig:
+def worker_config(folder: Path, flags: LoadFlags, profile: Path | None) -> WorkerConfig:
     """What a worker is started with."""
     device = pick_device(flags.device)
     values: Mapping[str, Any] = {**vars(flags), "device": device}

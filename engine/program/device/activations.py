@@ -9,7 +9,6 @@ from engine.device.products import input_bytes
 from engine.files.codecs import align
 from engine.program.device.buffers import Rows
 
-Q16_BLOCK, Q16_BLOCK_BYTES = 32, 96  # QuantBlock of native/kernels/activations.h
 ALIGNED_BYTES = 64
 ANY_INTEGER, ANY_FLOAT = "q8_0", "f32"  # all codecs of a kind read the same rows
 

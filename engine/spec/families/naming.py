@@ -57,10 +57,10 @@ def also_under(prefix: str, sources: tuple[Source, ...]) -> tuple[Source, ...]:
     return (*moved, *sources)
 
 
-def projections(prefix: str, keys: str, names: tuple[str, ...], suffix: str = "_proj") -> tuple[Source, ...]:
+def projections(prefix: str, keys: str, names: tuple[str, ...]) -> tuple[Source, ...]:
     """Linear layers `prefix.name` with weights and biases, kept under `keys` and the same names."""
-    weights = tuple(in_layer(f"{prefix}.{name}{suffix}.weight", f"{keys}{name}") for name in names)
-    biases = tuple(in_layer(f"{prefix}.{name}{suffix}.bias", f"{keys}{name}_bias") for name in names)
+    weights = tuple(in_layer(f"{prefix}.{name}_proj.weight", f"{keys}{name}") for name in names)
+    biases = tuple(in_layer(f"{prefix}.{name}_proj.bias", f"{keys}{name}_bias") for name in names)
     return weights + biases
 
 

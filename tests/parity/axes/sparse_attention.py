@@ -52,9 +52,7 @@ SPEC_CHANGES: Mapping[str, Change] = {
     "index rope dropped": _index(lambda indexer: replace(indexer, rope=None)),
     "index norm eps": _index(lambda indexer: replace(indexer, norm_eps=1.0)),
     "selection shared": _last_shares,
-    "blocks of a selection": _index(
-        lambda indexer: indexer if indexer.pooled else replace(indexer, block=2 * indexer.block)
-    ),
+    "blocks of a selection": _index(_wider_blocks),
     "pools": _index(lambda indexer: replace(indexer, pooled=False)),
     "local blocks": _index(_other_locality),
 }
