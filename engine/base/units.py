@@ -22,6 +22,7 @@ _BYTE_UNITS = {
 }  # fmt: skip
 _DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z%]*)", re.ASCII)
+_SEVERAL = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?[A-Za-z]+){2,}", re.ASCII)  # as Go's programs write a duration
 _MOST_DIGITS = 40  # far more than any number here needs, and few enough to be an exact integer or a finite float
 _LARGEST = 2**62  # beyond this a number is a slip of the finger, and would not fit a signed 64-bit field
 
@@ -153,14 +154,18 @@ def parse_experts(text: str) -> ExpertRoom:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from `90`, `30s`, `5m`, `1.5h`, `250ms`; `-1` and `forever` mean no end and give infinity."""
+    """Seconds from `90`, `30s`, `5m`, `1.5h`, `1h30m0s`; `-1` and `forever` mean no end and give infinity."""
     if text.strip().lower() in ("-1", "forever"):
         return float("inf")
     wanted = "a duration such as 30s, 5m, 1h, 0 or forever"
-    number, unit = _split(text, wanted)
-    if unit not in _DURATION_UNITS:
-        raise UsageError(f"{text!r} is not {wanted}.")
-    return float(number) * _DURATION_UNITS[unit]
+    parts = re.findall(r"[\d.]+[A-Za-z]+", text) if _SEVERAL.fullmatch(text.strip()) else [text]
+    seconds = 0.0
+    for part in parts:
+        number, unit = _split(part, wanted)
+        if unit not in _DURATION_UNITS:
+            raise UsageError(f"{text!r} is not {wanted}.")
+        seconds += float(number) * _DURATION_UNITS[unit]
+    return seconds
 
 
 def format_size(count: int) -> str:

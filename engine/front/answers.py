@@ -15,7 +15,7 @@ from engine.front.workers.client import WorkerClient
 from engine.memory.lookup import Reuse
 from engine.memory.retention import Anchor
 from engine.text.formats.parser import AnswerParser, Part
-from engine.text.formats.pieces import CallBegun, CallEnded, CallPiece, Said, Thought, Tools
+from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown, CallPiece, Said, Thought, Tools
 from engine.text.formats.pieces import Piece as AnswerPiece
 from engine.text.formats.record import AnswerFormat
 from engine.text.text import Text
@@ -311,9 +311,11 @@ class _Telling:
     def finish(self, reason: str) -> list[Piece]:
         """The rest, and why the answer ended."""
         rest = [] if self.ended else self._parser.push(self._stream.finish())
-        pieces = self._pieces([*rest, *self._parser.finish()])
-        reason = "tool_calls" if self._called and reason == "stop" else reason
+        unfinished = self._parser.finish()
+        pieces = self._pieces([*rest, *unfinished])
         stopped = self._stream.stopped
+        cut = stopped is not None and any(isinstance(part, CallGrown) for part in unfinished)
+        reason = "tool_calls" if self._called and reason == "stop" and not cut else reason
         if pieces and not self._held:
             return [*pieces[:-1], replace(pieces[-1], finish_reason=reason, stopped=stopped)]
         return [*pieces, Piece(self._job.index, "", tuple(self._held), reason, stopped=stopped)]

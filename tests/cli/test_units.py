@@ -137,11 +137,20 @@ def test_room_for_experts_refuses(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0), ("90", 90), ("30s", 30), ("5m", 300), ("1.5h", 5400), ("250ms", 0.25), ("-1", math.inf)],
-)
+    [
+        ("0", 0), ("90", 90), ("30s", 30), ("5m", 300), ("1.5h", 5400), ("250ms", 0.25), ("-1", math.inf),
+        ("5m0s", 300), ("1h0m0s", 3600), ("1h1m1.5s", 3661.5),
+    ],
+)  # fmt: skip
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
     assert parse_duration("forever") == math.inf
+
+
+@pytest.mark.parametrize("text", ["", "5m0", "5m0q", "m5s", "1h.5.5m", "5m 0s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a duration"):
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(

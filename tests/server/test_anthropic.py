@@ -144,7 +144,7 @@ def test_what_changes_nothing_is_named(front: RunningFront) -> None:
         "max_tokens": 5,
         "messages": told("x"),
         "metadata": {"user_id": "me"},
-        "tools": [WEATHER, {"type": "web_search_20250305", "name": "web_search"}],
+        "tools": [{**WEATHER, "type": None}, {"type": "web_search_20250305", "name": "web_search"}],
         "some_beta": True,
     }
     response = httpx.post(f"{front.url}/v1/messages?beta=true", json=body)

@@ -135,7 +135,7 @@ def test_a_model_is_loaded_and_unloaded_without_a_word(own_front: Callable[..., 
     assert [model.model for model in client(front).ps().models] == ["fake"]
     assert client(front).generate(model="fake", keep_alive=0).done_reason == "unload"
     assert client(front).ps().models == []
-    client(front).generate(model="fake", keep_alive="90s")
+    client(front).generate(model="fake", keep_alive="1m30s")  # as ollama's own program writes it
     (model,) = client(front).ps().models
     assert model.expires_at is not None
     assert 80 < model.expires_at.timestamp() - time.time() < 91

@@ -114,7 +114,11 @@ def test_a_call_that_is_cut_off_is_json(front: RunningFront, limit: str, argumen
 def test_a_stop_string_in_a_call_ends_it(front: RunningFront) -> None:
     message, reason = ask(front, PARIS, tools=TOOLS, stop=["ris"])
     assert functions(message) == [("get_weather", '{"city": "Pa"}')]
-    assert reason == "tool_calls"
+    assert reason == "stop", "or it would be taken for a whole one"
+    whole = '{"city": "Paris, \\"74\\""}'
+    for behind in ("</tool_call>", "Then"):
+        message, reason = ask(front, f"{PARIS}\nThen.", tools=TOOLS, stop=[behind])
+        assert (functions(message), reason) == ([("get_weather", whole)], "tool_calls")
 
 
 def test_one_call_is_enough_where_no_more_are_wanted(front: RunningFront) -> None:

@@ -187,7 +187,7 @@ def _tools(given_tools: tuple[Mapping[str, Any], ...]) -> tuple[Offer, tuple[str
     others = []
     for index, tool in enumerate(given_tools):
         place = f"tools[{index}]"
-        if tool.get("type", "custom") != "custom":
+        if tool.get("type") not in (None, "custom"):
             others.append(place)
             continue
         schema = tool.get("input_schema")
