@@ -70,7 +70,8 @@ class ChatAsked(Asked):
 
     def idle(self, reader: Reader) -> tuple[str, ...]:
         """What of the request changes nothing of an answer that is read and held by `reader`."""
-        forms = {**{name: grammar.field for name, grammar in self.tools.grammars.items()}, **self.tools.strict}
+        offer = self.tools.offer
+        forms = {**{name: grammar.field for name, grammar in offer.grammars.items()}, **offer.strict}
         unheld = (place for name, place in forms.items() if name not in reader.enforced)
         budget = () if self.budget is None or reader.bound is not None else (self.budget.field,)
         return (*self.ignored, *unheld, *budget)

@@ -26,7 +26,7 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
     Raises UsageError naming the message that is wrong, or for tools that the model's template cannot take.
     """
     use = asked.tools
-    offered = None if use.schemas is None else use.offered
+    offered = None if use.schemas is None else use.offer.functions
     budget = {} if asked.budget is None else {"thinking_budget": asked.budget.tokens}  # some templates tell the model
     prompt = text.render(asked.messages, tools=offered, **{**budget, **asked.template_values})
     form = text.answer_format(with_tools=offered is not None)
@@ -40,24 +40,29 @@ def chat_prompt(text: Text, asked: ChatAsked) -> tuple[PromptIds, Reader]:
     if not asked.reads_reasoning:
         form = replace(form, thought=None)
     part = part_after(form, prompt.text)
-    prefill = bool(asked.prefill)
-    calls = HeldCalls() if use.schemas is None else held_calls(text, form, use, Part.SAID if prefill else part)
-    held = () if calls.grammar is None else (calls.grammar,)
-    if prefill:
-        ids = (*prompt.ids, *text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))
-        return (ids, prompt.anchors), Reader(
-            form, use.schemas, Part.SAID, "", use.parallel, held, bound, use.custom, calls.enforced
-        )
-    if use.forced is None:
-        if asked.grammar:
-            unless = _begun_call(text, form) if use.schemas is not None else None
-            held = (Grammar(asked.grammar, _before_text(text, form, part), unless=unless), *held)
-        reader = Reader(form, use.schemas, part, "", use.parallel, held, bound, use.custom, calls.enforced)
-        return (tuple(prompt.ids), prompt.anchors), reader
-    begun = _end_of_thinking(form, part) + calls.begun
-    ids = (*prompt.ids, *text.encode_prompt(begun, add_special=False))
-    parallel = use.parallel and not use.named
-    reader = Reader(form, use.schemas, part, begun, parallel, held, bound, use.custom, calls.enforced)
+    begins_in = Part.SAID if asked.prefill else part
+    calls = HeldCalls() if use.schemas is None else held_calls(text, form, use, begins_in)
+    reader = Reader(
+        form=form,
+        tools=use.schemas,
+        part=begins_in,
+        parallel=use.parallel,
+        grammars=() if calls.grammar is None else (calls.grammar,),
+        bound=bound,
+        custom=use.offer.custom,
+        enforced=calls.enforced,
+    )
+    ids = tuple(prompt.ids)
+    if asked.prefill:
+        ids += (*text.encode_prompt(_end_of_thinking(form, part), False), *text.encode(asked.prefill))
+    elif use.forced is not None:
+        begun = _end_of_thinking(form, part) + calls.begun
+        ids += tuple(text.encode_prompt(begun, add_special=False))
+        reader = replace(reader, begun=begun, parallel=use.several)
+    elif asked.grammar:
+        unless = _begun_call(text, form) if use.schemas is not None else None
+        formed = Grammar(asked.grammar, _before_text(text, form, part), unless=unless)
+        reader = replace(reader, grammars=(formed, *reader.grammars))
     return (ids, prompt.anchors), reader
 
 

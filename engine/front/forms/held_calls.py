@@ -45,7 +45,7 @@ def held_calls(text: Text, form: AnswerFormat, use: ToolUse, part: Part) -> Held
     begun = "" if use.forced is None else forced_beginning(form, use.forced)
     schemas = use.schemas or {}
     names = [use.forced] if use.forced else sorted(schemas)
-    parallel = use.parallel and not use.named
+    parallel = use.several
     bare = form.calls is not None and form.calls.bare and use.forced is None  # where nothing says that a call begins
     block = None if bare or not names else call_block(text, form, names, parallel)
     if block is None:
@@ -76,8 +76,8 @@ def _grammar(block: CallBlock, arguments: Mapping[str, Arguments], use: ToolUse)
     try:
         return grammar_with_arguments(block.rules, [*arguments.values()])
     except FieldError:
-        for name in use.strict.keys() & arguments.keys():
-            arguments_grammar(arguments[name], use.strict[name])
+        for name in use.offer.strict.keys() & arguments.keys():
+            arguments_grammar(arguments[name], use.offer.strict[name])
         raise
 
 
@@ -103,8 +103,8 @@ def _tagged_calls(
     text: Text, form: AnswerFormat, use: ToolUse, part: Part, begun: str, names: Sequence[str]
 ) -> HeldCalls:
     """Calls whose arguments stand between tags."""
-    parallel = use.parallel and not use.named
-    strict = use.strict.keys() & set(names)
+    parallel = use.several
+    strict = use.offer.strict.keys() & set(names)
     if form.calls is None or not isinstance(form.calls.reader, TaggedPairs) or not strict:
         return _tagged_call(text, form, use, begun, parallel)
     schemas = use.schemas or {}
@@ -116,7 +116,7 @@ def _tagged_calls(
     except FieldError:
         for name in held:
             grammar_with_arguments(
-                tagged_block(text, form.calls, {name: schemas[name]}, False)[0].rules, (), use.strict[name]
+                tagged_block(text, form.calls, {name: schemas[name]}, False)[0].rules, (), use.offer.strict[name]
             )
         raise
     return HeldCalls(begun, _behind_marker(text, form, part, block.marker, begun, lark, parallel), held)
@@ -125,7 +125,7 @@ def _tagged_calls(
 def _tagged_call(text: Text, form: AnswerFormat, use: ToolUse, begun: str, parallel: bool) -> HeldCalls:
     """A forced call of a custom tool whose text stands between tags as it is."""
     tool = use.forced or ""
-    grammar = use.grammars.get(tool)
+    grammar = use.offer.grammars.get(tool)
     if grammar is None or form.calls is None or not isinstance(form.calls.reader, TaggedPairs):
         return HeldCalls(begun)
     opens, closes = form.calls.reader.around(INPUT)
@@ -144,7 +144,7 @@ def _arguments(name: str, schema: Mapping[str, Any], use: ToolUse) -> Arguments:
     Those of a tool that is neither forced nor strict are any object: a grammar of its schema would fix the order of
     its members and how characters are escaped, too, and leave out what the model writes late.
     """
-    grammar = use.grammars.get(name)
+    grammar = use.offer.grammars.get(name)
     if grammar is not None:
         try:
             held = _held(grammar)
@@ -152,7 +152,7 @@ def _arguments(name: str, schema: Mapping[str, Any], use: ToolUse) -> Arguments:
             return held
         except (UnquotableError, FieldError):
             pass
-    if name in use.strict:
+    if name in use.offer.strict:
         return Arguments(schema, exact=True)
     return Arguments(None if use.forced is None else schema)
 

@@ -61,31 +61,35 @@ class Allowed:
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools of a request as the template takes them, and what is wished of them; for the rest see `Offer`."""
+    """The tools of a request, and what is wished of them."""
 
-    offered: tuple[Mapping[str, Any], ...] = ()
+    offer: Offer = field(default_factory=Offer)
     choice: str = "auto"
     named: bool = False  # `choice` is the name of a tool
     parallel: bool = True
-    custom: frozenset[str] = frozenset()
-    grammars: Mapping[str, TextGrammar] = field(default_factory=dict)
-    strict: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schemas(self) -> Tools | None:
         """The parameters of every tool by its name; None where none may be called."""
-        if not self.offered or (self.choice == "none" and not self.named):
+        tools = self.offer.functions
+        if not tools or (self.choice == "none" and not self.named):
             return None
-        return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in self.offered}
+        return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+
+    @property
+    def several(self) -> bool:
+        """Whether other calls may follow the first: a tool that is asked for by name is called once."""
+        return self.parallel and not self.named
 
     @property
     def forced(self) -> str | None:
         """The tool that has to be called, "" for any of several; None where none has to."""
         if self.named:
             return self.choice
-        if self.choice != "required" or not self.offered:
+        tools = self.offer.functions
+        if self.choice != "required" or not tools:
             return None
-        return str(self.offered[0]["function"]["name"]) if len(self.offered) == 1 else ""
+        return str(tools[0]["function"]["name"]) if len(tools) == 1 else ""
 
 
 @described(OF_TOOLS)
@@ -197,11 +201,11 @@ def tool_use(offer: Offer, choice: str | Mapping[str, Any] | Allowed, parallel: 
     if isinstance(choice, str):
         if choice == "required" and not offered:
             raise FieldError("tool_choice", "a call is required, but there are no tools.")
-        return ToolUse(offered, choice, False, parallel, offer.custom, offer.grammars, offer.strict)
+        return ToolUse(offer, choice, False, parallel)
     called = choice["name"]
     if all(tool["function"]["name"] != called for tool in offered):
         raise FieldError("tool_choice", f"no tool is called {shown(called)}.")
-    return ToolUse(offered, called, True, parallel, offer.custom, offer.grammars, offer.strict)
+    return ToolUse(offer, called, True, parallel)
 
 
 def call_id(own: str, style: str) -> str:
