@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import typer
@@ -70,11 +71,7 @@ class Page(TyperCommand):
         return [(param.metavar, param.required, param.help or "") for param in arguments]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        keep_text(self.get_params(ctx))
-        try:
-            return super().parse_args(ctx, args)
-        except UsageException as error:
-            raise with_suggestion(error, self, ctx) from error
+        return parsed(self, ctx, partial(super().parse_args, ctx, args))
 
 
 class AsTyped:
@@ -88,7 +85,16 @@ class AsTyped:
         return value
 
 
-def keep_text(params: Sequence[Any]) -> None:
+def parsed(command: Any, ctx: Any, parse: Callable[[], list[str]]) -> list[str]:
+    """What `parse` makes of the arguments of `command`, with its parameters as text; its errors name the command."""
+    _keep_text(command.get_params(ctx))
+    try:
+        return parse()
+    except UsageException as error:
+        raise _with_suggestion(error, command, ctx) from error
+
+
+def _keep_text(params: Sequence[Any]) -> None:
     """Let parameters come through as text or flags; commands read their text themselves.
 
     typer 0.29 would convert values through pydantic, whose import alone takes longer than a whole answer to
@@ -121,7 +127,7 @@ def heading(title: str) -> str:
     return styled(f"{title}:", "1", may_colour(sys.stdout, os.environ, "--no-color" in sys.argv)) + "\n"
 
 
-def with_suggestion(error: Any, command: Any, ctx: Any) -> Any:
+def _with_suggestion(error: Any, command: Any, ctx: Any) -> Any:
     """The same usage error with its command, and with the nearest flag of it when the flag is not known."""
     error.ctx = error.ctx or ctx
     # The class is private to whichever click typer uses; its name and field are the same in all of them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import typer
@@ -17,8 +18,7 @@ from freetoken_cli.helppage import (
     UsageException,
     Variable,
     did_you_mean,
-    keep_text,
-    with_suggestion,
+    parsed,
     write_examples,
     write_section,
 )
@@ -103,11 +103,7 @@ class Root(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        keep_text(self.get_params(ctx))
-        try:
-            return super().parse_args(ctx, args)
-        except UsageException as error:
-            raise with_suggestion(error, self, ctx) from error
+        return parsed(self, ctx, partial(super().parse_args, ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.base import errors
-from engine.base.errors import FreetokenError
+from engine.base.errors import FreetokenError, error_named
 
 _LARGEST_LINE = 16 * 2**20
 
@@ -115,9 +115,7 @@ def error_of(content: bytes, status: int) -> FreetokenError:
         kind, code = str(table.get("type")), str(table.get("code"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return FreetokenError(f"The background server answered with status {status}.", _REMEDY)
-    cls = vars(errors).get(kind)
-    if not (isinstance(cls, type) and issubclass(cls, FreetokenError)):
-        cls = _BY_CODE.get(code) or _BY_STATUS.get(status, FreetokenError)
+    cls = error_named(kind) or _BY_CODE.get(code) or _BY_STATUS.get(status, FreetokenError)
     # The OpenAI interface has the remedy at the end of its message too, for clients that show nothing else.
     return cls(message.removesuffix(remedy).rstrip(), remedy)
 

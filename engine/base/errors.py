@@ -69,3 +69,9 @@ class UnsupportedError(FreetokenError):
 
 class BusyError(FreetokenError):
     """Somebody else holds what this needs: a lock, a port, a resize in progress."""
+
+
+def error_named(name: str) -> type[FreetokenError] | None:
+    """The error of that name, by which another process tells of it; None where there is none."""
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, FreetokenError) else None

@@ -67,7 +67,8 @@ def load_with(
     wishes = Wishes.of(config)
     program, banks = lower(spec), model.manifest.banks
     check(program)
-    policy = device_policy(program, banks, driver.memory()[0], is_virtual=driver.name == "sim")
+    is_virtual = driver.name == "sim"
+    policy = device_policy(program, banks, driver.memory()[0], is_virtual)
     needs = device_needs(program, weights, banks, spec.context_length, tokens=policy.max_step_tokens)
     wishes.plan(needs, *driver.memory())  # what cannot fit is told before a pool is read
     spared = driver.host(pinned_bytes(program, policy.max_step_tokens))  # there is a limit of it on some systems
@@ -84,15 +85,14 @@ def load_with(
         bank.close()
         raise
     executor, budget = placed.executor, budget_of(placed.plan)
-    context_limit = config.context or spec.context_length
+    context_limit, border = config.context or spec.context_length, context_border(spec)
     planner = DevicePlanner(
         needs=placed.needs,
         context_limit=context_limit,
-        context_border=context_border(spec),
+        context_border=border,
         device_total=driver.memory()[0],
         free=lambda: driver.memory()[1],
     )
-    is_virtual = driver.name == "sim"
     clock: BranchClock = (
         VirtualClock(machine_named(SIM_MACHINE), record_bytes) if is_virtual else StampClock(executor, record_bytes)
     )
@@ -100,7 +100,7 @@ def load_with(
         executor=executor,
         vocab_size=spec.vocab_size,
         context_limit=context_limit,
-        context_border=context_border(spec),
+        context_border=border,
         budget=budget,
         planner=planner,
         device=driver.name,

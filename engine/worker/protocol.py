@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from engine.base import errors
-from engine.base.errors import FreetokenError
+from engine.base.errors import FreetokenError, error_named
 from engine.base.sampling import PARAMETERS
 from engine.base.spelling import CharacterEdges, Spelling
 from engine.base.units import KvBudget
@@ -400,10 +399,8 @@ class Failed(Message):
         return Failed(type(error).__name__, error.message, error.remedy, request, ticket)
 
     def exception(self) -> FreetokenError:
-        kind = vars(errors).get(self.error)
-        if isinstance(kind, type) and issubclass(kind, FreetokenError):
-            return kind(self.message, self.remedy)
-        return FreetokenError(self.message, self.remedy)
+        kind = error_named(self.error) or FreetokenError
+        return kind(self.message, self.remedy)
 
 
 FROM_FRONT: tuple[type[Message], ...] = (Generate, Cancel, Resize, GetStats, SaveContext, LoadContext, Stop)

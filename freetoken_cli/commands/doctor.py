@@ -55,7 +55,7 @@ def command(
     """
     output = Output.create(as_json=json, quiet=quiet, no_color=no_color)
     if families and checkpoint is not None:
-        raise UsageError("--families is of no checkpoint.", "Leave one of them out.")
+        raise UsageError("--families lists what this release knows, and takes no checkpoint.", "Leave one of them out.")
     if families:
         from freetoken_cli.families import family_records
 

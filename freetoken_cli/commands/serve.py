@@ -64,7 +64,7 @@ def command(
     quiet: Quiet = False,
     no_color: NoColor = False,
 ) -> None:
-    """Serve models over HTTP, with OpenAI's API, until it is stopped.
+    """Serve models over HTTP, with OpenAI's, Anthropic's and ollama's APIs, until it is stopped.
 
     Prints the address and a request to try when everything is loaded. Models named here stay loaded unless
     --keep-alive says otherwise.
