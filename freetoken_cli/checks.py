@@ -108,10 +108,22 @@ def check_disk(around: Surroundings) -> Finding:
 
 def check_store(around: Surroundings) -> Finding:
     store = around.paths.store
-    if not store.exists():
+    remedy = "Check its permissions, or set FREETOKEN_STORE."
+    try:
+        there = store.exists()
+    except PermissionError:
+        return Finding("store", FAIL, f"{store} may not be looked at by this user", remedy)
+    if not there:
+        folder, _ = free_space(store)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return Finding("store", FAIL, f"{store} is not there, and {folder} may not be written to", remedy)
         return Finding("store", OK, f"{store} (made by the first pull)")
     if not store.is_dir():
         return Finding("store", FAIL, f"{store} is not a folder", "Move the file away, or set FREETOKEN_STORE.")
+    if not os.access(store, os.R_OK | os.X_OK):
+        return Finding("store", FAIL, f"{store} may not be read by this user", remedy)
+    if not os.access(store, os.W_OK):
+        return Finding("store", NOTE, f"{store} may be read and not written to: no pulls, no sessions", remedy)
     return Finding("store", OK, str(store))
 
 

@@ -83,14 +83,14 @@ def _os_error(error: OSError) -> tuple[str, str, int]:
     """Failures of the system that name a file or a resource rather than a mistake of ours."""
     where = f" ({error.filename})" if error.filename else ""
     if is_disk_full(error):
-        return f"The disk is full{where}.", "Free some space and run the command again; it goes on where it stopped.", 4
+        return f"The disk is full{where}.", "Free some space and run the command again.", 4
     if error.errno == errno.EMFILE:
         return "Too many files are open.", "Raise the limit: ulimit -n 4096", 1
     if error.errno == errno.ENOMEM:
         return f"Memory ran out{where}.", "Close other programs, or ask for less: --context, --kv.", 4
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         reason = "The disk can only be read" if error.errno == errno.EROFS else "Permission denied"
-        return f"{reason}{where}.", "Check who may write there, or choose another place.", 1
+        return f"{reason}{where}.", "Check who may read and write there, or choose another place.", 1
     if error.errno == errno.ENAMETOOLONG:
         return f"A name is too long for the disk{where}.", "Choose a shorter one.", 2
     if isinstance(error, NotADirectoryError):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 
-from engine.base.config import Config, read_config_file, resolve, setting
+from engine.base.config import DEVICES, Config, read_config_file, resolve, setting
 from engine.base.paths import Paths
 
 
@@ -29,10 +30,22 @@ def _stored() -> list[str]:
     return Store(paths().store).names()
 
 
-def _setting(name: str, metavar: str) -> Any:
+def _expert_codecs() -> tuple[str, ...]:
+    from engine.files.conversion.requantise import ENCODED
+
+    return ENCODED
+
+
+def complete_from(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell completes a value to that is one of `names`, which are asked for only then."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+def _setting(name: str, metavar: str, values: Iterable[str] = ()) -> Any:
     """The flag of a setting; its text is parsed by `settings`, where every layer is parsed alike."""
     item = setting(name)
-    return typer.Option(item.flag, metavar=metavar, help=item.help, show_default=False)
+    complete = complete_from(lambda: values) if values else None
+    return typer.Option(item.flag, metavar=metavar, help=item.help, show_default=False, autocompletion=complete)
 
 
 def plain(flag: str, metavar: str, help: str) -> Any:
@@ -60,7 +73,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print statistics
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colours.")]
 
-Device = Annotated[str | None, _setting("device", "auto|cpu|cuda|sim")]
+Device = Annotated[str | None, _setting("device", "auto|cpu|cuda|sim", DEVICES)]
 Experts = Annotated[str | None, _setting("experts", "SIZE|PCT%|SLOTS")]
 Context = Annotated[str | None, _setting("context", "N")]
 Kv = Annotated[str | None, _setting("kv", "TOKENS|SIZE|PCT%")]
@@ -80,6 +93,7 @@ ExpertCodec = Annotated[
         metavar="CODEC",
         help="Put the experts into mxfp4, nvfp4 or q8_0, which loses accuracy.",
         show_default=False,
+        autocompletion=complete_from(_expert_codecs),
     ),
 ]
 

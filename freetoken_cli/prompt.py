@@ -7,7 +7,9 @@ import select
 import sys
 from typing import TextIO
 
-from engine.base.errors import UsageError
+from engine.base.errors import DoesNotFitError, UsageError
+from engine.base.units import format_size
+from engine.front.wire.limits import Limits
 from freetoken_cli.output import Output
 from freetoken_cli.terminal import is_terminal
 
@@ -47,10 +49,17 @@ def as_text(argument: str, what: str) -> str:
 
 
 def _read(stdin: TextIO, output: Output) -> str:
-    """All of stdin. Says that it is waiting when nothing comes for a while, as a forgotten pipe would look frozen."""
+    """All of stdin. Says that it is waiting when nothing comes for a while, as a forgotten pipe would look frozen.
+
+    Raises DoesNotFitError for more than one request can carry, before the rest of it is read: a pipe may never end.
+    """
+    most = Limits().body_bytes
     try:
         if not select.select([stdin], [], [], PATIENCE_SECONDS)[0]:
             output.note("Reading the prompt from stdin until it ends (Ctrl-D at a terminal).")
-        return stdin.buffer.read().decode()
+        text = stdin.buffer.read(most + 1)
+        if len(text) > most:
+            raise DoesNotFitError(f"stdin is longer than {format_size(most)}, the most of a request.", "Pipe in less.")
+        return text.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"stdin is not UTF-8 text (byte {error.start}).", "Pipe text in, not a binary file.") from None

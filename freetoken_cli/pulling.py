@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.base.errors import UsageError
 from engine.base.units import GIB, format_size
@@ -83,7 +84,7 @@ def pull_into_store(wanted: Wanted, store: Store, output: Output, agree: Agree =
     def kept() -> str:
         if store.unfinished_bytes(target.name):
             return "What was fetched and converted is kept: run the same command to go on."
-        return "Nothing was fetched yet."
+        return f"Nothing was {'converted' if isinstance(target.source, Path) else 'fetched'} yet."
 
     with interruptible(kept), Phases(output, target.name) as phases:
 

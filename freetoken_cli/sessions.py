@@ -18,6 +18,12 @@ CONTEXT_SUFFIX = ".context"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def names_in(folder: Path) -> list[str]:
+    """The sessions that were saved under a name in `folder`, which need not be there."""
+    names = (path.stem for path in folder.glob("*.json"))
+    return sorted(name for name in names if _NAME.fullmatch(name))
+
+
 @dataclass(frozen=True)
 class SavedSession:
     """Where a session is kept; `name` is how its user calls it. The `folder` is made where it is ours."""

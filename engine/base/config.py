@@ -74,7 +74,8 @@ class Setting:
 
 def _parse_device(text: str) -> str:
     if text not in DEVICES:
-        raise UsageError(f"{text!r} is not one of {', '.join(DEVICES)}.", did_you_mean(text, DEVICES))
+        near = "Did you mean cuda?" if text.lower() in ("gpu", "nvidia") else did_you_mean(text, DEVICES)
+        raise UsageError(f"{text!r} is not one of {', '.join(DEVICES)}.", near)
     return text
 
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UnsupportedError
+from engine.base.errors import (
+    CorruptFileError,
+    DoesNotFitError,
+    FreetokenError,
+    NotFoundError,
+    UnsupportedError,
+    is_disk_full,
+)
 from engine.base.plain import from_plain, to_plain
 
 PROFILE_VERSION = 3
@@ -153,7 +160,8 @@ class Profile:
 def save_profile(profile: Profile, path: Path) -> None:
     """Write the profile so that a reader sees the old one or the new one, never a part.
 
-    Raises FreetokenError when the folder cannot be written or the disk is full; the old profile then stands.
+    Raises DoesNotFitError when the disk is full, FreetokenError when the folder cannot be written; the old profile
+    then stands.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,8 +176,10 @@ def save_profile(profile: Profile, path: Path) -> None:
             os.unlink(name)
             raise
     except OSError as error:
-        raise FreetokenError(
-            f"The profile could not be written to {path}: {error.strerror}.", "Free some room or fix the permissions."
+        full = is_disk_full(error)
+        raise (DoesNotFitError if full else FreetokenError)(
+            f"The profile could not be written to {path}: {error.strerror}.",
+            "Free some space." if full else "Check who may write there.",
         ) from error
 
 

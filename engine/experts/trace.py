@@ -23,7 +23,7 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.base.errors import CorruptFileError, UnsupportedError
+from engine.base.errors import CorruptFileError, NotFoundError, UnsupportedError
 from engine.files.untrusted import Table, open_regular, parse_object
 
 FORMAT = "freetoken-trace"
@@ -111,6 +111,8 @@ def read_trace(path: Path, partial: bool = False) -> Trace:
     try:
         with _lines(path) as lines:
             header, tokens, cut = _parse(lines, path, partial)
+    except NotFoundError as error:
+        raise NotFoundError(error.message, error.remedy or "Record one: freetoken bench MODEL --trace FILE") from error
     except CorruptFileError as error:
         raise CorruptFileError(error.message, error.remedy or _AGAIN) from error
     requests: dict[str, int] = {}

@@ -15,7 +15,7 @@ _BLOCK_BYTES = 512  # of which `st_blocks` counts
 
 def free_space(path: Path) -> tuple[Path, int]:
     """The nearest folder on the way to `path` that exists, and the bytes that are free there."""
-    folder = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+    folder = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.isdir(folder))
     return folder, shutil.disk_usage(folder).free
 
 

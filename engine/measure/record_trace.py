@@ -10,7 +10,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UnsupportedError, UsageError
+from engine.base.errors import (
+    DoesNotFitError,
+    FreetokenError,
+    NotFoundError,
+    UnsupportedError,
+    UsageError,
+    is_disk_full,
+)
 from engine.base.progress import Progress, silent
 from engine.base.units import KvBudget
 from engine.experts.trace import DECODE, PREFILL, RECORDED, SYNTHETIC, TraceHeader, TraceWriter
@@ -148,7 +155,11 @@ def record_trace(
                 progress(number, len(prompts))
                 recorder.answer(number, ids)
     except OSError as error:
-        raise FreetokenError(f"{error.filename} cannot be written: {error.strerror}.", "Name another file.") from None
+        full = is_disk_full(error)
+        raise (DoesNotFitError if full else FreetokenError)(
+            f"{error.filename} cannot be written: {error.strerror}.",
+            "Free some space, or name another file." if full else "Name another file.",
+        ) from None
     progress(len(prompts), len(prompts))
     return Recorded(header, len(prompts), recorder.prefilled, recorder.decoded)
 

@@ -89,17 +89,17 @@ def command(
         if on_device != "cpu":
             profile = with_device(profile, on_device, usual_shape(shapes), threads_used)
     file = profile_of(paths.profile, on_device)
+    if json:
+        output.document({**profile.to_json(), **conclusions(profile), "profile": str(file)})
+    elif not quiet:
+        for line in picture(profile, output.colour_out, can_draw(output.stdout)):
+            output.line(line)
     save_profile(profile, file)
     if picture_file is not None:
         draw_curve(profile, picture_file)
-    if json:
-        output.document({**profile.to_json(), **conclusions(profile), "profile": str(file)})
-    elif quiet:
+    if quiet and not json:
         output.line(str(file))
-    else:
-        for line in picture(profile, output.colour_out, can_draw(output.stdout)):
-            output.line(line)
-        output.note(f"Written to {file}.")
+    output.note(f"Written to {file}.")
 
 
 def _seconds(text: str | None) -> float:

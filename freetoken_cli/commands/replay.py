@@ -9,7 +9,7 @@ import typer
 from engine.base.errors import UsageError
 from engine.base.paths import typed_path
 from engine.base.units import parse_experts, parse_size
-from engine.experts.machines import machine_named
+from engine.experts.machines import MACHINES, machine_named
 from freetoken_cli import options
 from freetoken_cli.options import Json, NoColor
 from freetoken_cli.output import Output
@@ -25,6 +25,18 @@ EXAMPLES = (
 TraceFile = Annotated[
     str, typer.Argument(metavar="TRACE", help="A routing trace, as bench --trace writes it, gzipped or not.")
 ]
+
+
+def _complete_policies(incomplete: str) -> list[str]:
+    """The last of several names, which have commas between them."""
+    from engine.experts.policies import ALL, POLICIES
+
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    names = [name for name in POLICIES if name not in given] if comma else [*POLICIES, ALL]
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
 PolicyName = Annotated[
     str | None,
     typer.Option(
@@ -32,6 +44,7 @@ PolicyName = Annotated[
         metavar="NAME",
         help="lru, lfu, static, prefill, clairvoyant, several with commas between, or all (as without it).",
         show_default=False,
+        autocompletion=_complete_policies,
     ),
 ]
 Capacity = Annotated[
@@ -51,6 +64,7 @@ MachineName = Annotated[
         metavar="NAME",
         help="Predict times on a machine of the paper, such as rtx4090-server.",
         show_default=False,
+        autocompletion=options.complete_from(lambda: MACHINES),
     ),
 ]
 Record = Annotated[

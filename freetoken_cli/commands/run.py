@@ -39,7 +39,7 @@ from freetoken_cli.options import (
 from freetoken_cli.output import Output
 from freetoken_cli.prompt import as_text, read_prompt
 from freetoken_cli.repl import TerminalReader, ask, run_repl
-from freetoken_cli.sessions import SavedSession
+from freetoken_cli.sessions import SavedSession, names_in
 from freetoken_cli.slash import Session
 
 EXAMPLES = (
@@ -63,6 +63,7 @@ SessionName = Annotated[
         metavar="NAME",
         help="Go on with the session NAME, or begin it, and save it at the end.",
         show_default=False,
+        autocompletion=options.complete_from(lambda: names_in(options.paths().sessions)),
     ),
 ]
 Estimate = Annotated[bool, typer.Option("--estimate", help="State bytes, memory, speed and fit; load nothing.")]

@@ -77,6 +77,7 @@ def test_a_share_for_context_moves_memory_from_experts(alive: Home) -> None:
         (("--experts", "many"), 2, "--experts: 'many' is not room for experts"),
         (("--kv", "100%"), 2, "--kv: '100%' is not a share"),
         (("--device", "tpu"), 2, "'tpu' is not one of auto, cpu, cuda, sim."),
+        (("--device", "GPU"), 2, "Did you mean cuda?"),
         (("--device", "simm"), 2, "Did you mean sim?"),
         (("--device", "cuda"), 1, "--device cuda"),
     ],

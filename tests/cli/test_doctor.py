@@ -1,6 +1,7 @@
 """`freetoken doctor` on checkpoints: what they need, what of them is not understood, and what that means."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from engine.base.hardware import read_hardware
+from freetoken_cli.checks import Surroundings, check_disk, check_store
 from tests.cli.harness import Home
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -101,3 +104,35 @@ def test_a_setting_that_is_refused_is_told(home: Home, checkpoint: Path, field: 
 
 def test_what_is_not_there_is_not_found(home: Home) -> None:
     assert home.run_here("doctor", "./nowhere").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("there", "denied", "status", "words"),
+    [
+        (True, 0, "ok", ""),
+        (True, os.R_OK, "fail", "may not be read"),
+        (True, os.W_OK, "note", "no pulls"),
+        (False, 0, "ok", "made by the first pull"),
+        (False, os.W_OK, "fail", "is not there, and"),
+    ],
+)
+def test_a_store_that_this_user_may_not_use_is_told(
+    home: Home, monkeypatch: pytest.MonkeyPatch, there: bool, denied: int, status: str, words: str
+) -> None:
+    if there:
+        home.paths.store.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & denied)
+    found = check_store(Surroundings(home.paths, read_hardware()))
+    assert (found.status, words in found.detail) == (status, True), found
+
+
+def test_a_store_below_a_closed_folder_does_not_end_the_other_checks(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(path: Path, **how: object) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    around = Surroundings(home.paths, read_hardware())
+    monkeypatch.setattr(Path, "stat", closed)
+    assert check_store(around).status == "fail"
+    assert check_disk(around).name == "disk"

@@ -276,6 +276,12 @@ def test_probe_writes_a_profile_that_the_estimate_uses(alive: Home) -> None:
     assert estimate["speed"]["low"] <= estimate["speed"]["expected"] <= estimate["speed"]["high"]
     picture = alive.run_here("probe", "tiny", "--seconds", "1")
     assert "Memory reads" in picture.stdout
+    alive.paths.profile.unlink()
+    alive.paths.profile.mkdir()
+    unkept = alive.run_here("probe", "tiny", "--seconds", "0.1")
+    assert (unkept.returncode, "Memory reads" in unkept.stdout) == (1, True)  # what was measured is shown all the same
+    assert "The profile could not be written" in unkept.stderr
+    alive.paths.profile.rmdir()
     assert "f32 64x96" in picture.stdout
     alive.paths.profile.write_text("{")
     damaged = alive.run_here("run", "tiny", "--estimate")

@@ -181,7 +181,7 @@ def test_what_there_is_of_a_cut_trace_can_be_used(home: Home, trace: Path, tmp_p
 def test_an_absent_file_is_3(home: Home, tmp_path: Path) -> None:
     done = home.run_here("replay", str(tmp_path / "absent"))
     assert (done.returncode, done.stdout) == (3, "")
-    assert "absent is not there" in done.stderr
+    assert "absent is not there.\nRecord one: freetoken bench MODEL --trace FILE\n" in done.stderr
     assert home.run_here("replay", str(tmp_path)).returncode == 1
 
 

@@ -79,6 +79,16 @@ def test_binary_stdin_is_refused(home: Home, ready: FakeFront) -> None:
     assert "not UTF-8" in err
 
 
+def test_a_pipe_that_never_ends_is_refused(home: Home, ready: FakeFront) -> None:
+    with open("/dev/zero", "rb") as endless:
+        done = home.start("run", "demo", stdin=endless)
+        _, err = done.communicate(timeout=60)
+    assert (done.returncode, err) == (
+        4,
+        "Error: stdin is longer than 32.0 MiB, the most of a request.\nPipe in less.\n",
+    )
+
+
 def test_sampling_and_system_reach_the_request(home: Home, ready: FakeFront) -> None:
     flags = ["--greedy", "--seed", "3", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--max-tokens", "7"]
     flags += ["--thinking-budget", "100"]

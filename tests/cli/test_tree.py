@@ -241,6 +241,18 @@ def test_completion_of_verbs_flags_and_models(stored: Home) -> None:
         assert complete(f"freetoken {verb} ti").split() == ["tiny"]
         assert complete(f"freetoken {verb} dem").split() == []
     assert "--keep-alive" in complete("freetoken run demo --ke")
+    stored.paths.sessions.mkdir()
+    for name in ("rivers.json", "rivers.json.context", "of others.json"):
+        (stored.paths.sessions / name).write_text("")
+    values = {
+        "run demo --device c": ["cpu", "cuda"],
+        "run demo --session r": ["rivers"],
+        "convert source --expert-codec m": ["mxfp4"],
+        "replay trace --machine rtx5090": ["rtx5090-server", "rtx5090-desktop"],
+        "replay trace --policy l": ["lru", "lfu"],
+        "replay trace --policy lfu,l": ["lfu,lru"],
+    }
+    assert {line: complete(f"freetoken {line}").split() for line in values} == values
 
 
 def test_ctrl_c_while_it_is_being_imported_is_quiet(home: Home) -> None:

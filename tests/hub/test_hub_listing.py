@@ -98,8 +98,9 @@ def test_faults_that_pass(server: HubServer, faults: list[Fault]) -> None:
 def test_a_page_that_comes_instead_every_time(server: HubServer) -> None:
     server.add(REPO, {"config.json": b"{}"})
     server.faults = [Fault(API, times=9, body=b"<html>Log in to this network</html>")]
-    with pytest.raises(NetworkError, match=r"the answer of 127\.0\.0\.1:\d+ is not valid JSON.*4 times"):
+    with pytest.raises(NetworkError, match=r"the answer of 127\.0\.0\.1:\d+ is not valid JSON.*4 times") as caught:
         ask()
+    assert caught.value.remedy == "Check the connection and try again."  # whoever asks may fetch nothing
 
 
 @pytest.mark.parametrize("path", ["../evil", "/etc/passwd", "a//b", "a/../b", "a\\b", "a\nb", ".", ""])

@@ -63,8 +63,9 @@ def test_a_request_beats_the_model_and_the_model_the_standard(tmp_path: Path) ->
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
 def test_a_file_that_is_no_object_is_damage(content: str, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(content)
-    with pytest.raises(CorruptFileError, match=r"generation_config\.json is (not|empty)"):
+    with pytest.raises(CorruptFileError, match=r"generation_config\.json is (not|empty)") as caught:
         read_defaults(tmp_path)
+    assert "get the model again" in caught.value.remedy
 
 
 def test_the_command_line_has_the_same_bounds() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.base.errors import CorruptFileError, FreetokenError, NotFoundError, UnsupportedError
+from engine.base.errors import CorruptFileError, DoesNotFitError, FreetokenError, NotFoundError, UnsupportedError
 from engine.base.profile import ExpertRate, Machine, Profile, Rate, ReadRate, load_profile, save_profile
 
 HERE = Machine.describe("Example CPU 3000", 8, 64 * (1 << 30) - 300_000_000, "avx512", "0.1.0")
@@ -135,7 +135,7 @@ def test_a_write_that_fails_leaves_the_old_profile(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(FreetokenError, match="No space left"):
+    with pytest.raises(DoesNotFitError, match="No space left"):
         save_profile(replace(PROFILE, experts=()), path)
     assert load_profile(path, HERE) == PROFILE
     assert [entry.name for entry in tmp_path.iterdir()] == ["profile.json"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.base.errors import DoesNotFitError, FreetokenError, NotFoundError, UnsupportedError, UsageError
+from engine.base.errors import DoesNotFitError, NotFoundError, UnsupportedError, UsageError
 from engine.experts.split import Split, Timing
 from engine.experts.trace import DECODE, PREFILL, TYPICAL_RECORD, TraceHeader, TraceWriter, read_trace
 from engine.files.ftw.opening import load_manifest
@@ -177,5 +177,5 @@ def test_a_trace_is_not_written_over_nor_into_the_blue(folder: Path, tmp_path: P
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to write to")
 def test_a_full_disk_is_a_sentence(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "TraceWriter", lambda path, *rest: TraceWriter(Path("/dev/full"), *rest))
-    with pytest.raises(FreetokenError, match="/dev/full cannot be written: No space left on device"):
+    with pytest.raises(DoesNotFitError, match="/dev/full cannot be written: No space left on device"):
         record_trace(folder, tmp_path / "new.jsonl", TracePlan(tokens=1), WorkerConfig("", threads=1))

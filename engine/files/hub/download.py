@@ -139,7 +139,7 @@ class Download:
 
     def _fetch(self, out: int, stop: int, hasher: Hasher | None) -> None:
         """Appends until `stop` bytes are here. As long as each try brings something there may be any number of them."""
-        patience = Patience(self._what, self._stop, self._rules)
+        patience = Patience(self._what, self._stop, self._rules, "pull again: it goes on where it stopped.")
         self._odd_total = None
         while self.have < stop:
             start, end = self.have, min(stop, self.have + _PIECE_BYTES)

@@ -35,12 +35,16 @@ class Rules:
 
 
 class Patience:
-    """Counts the failures of one request in a row, and waits after each. `stop` ends a wait at once."""
+    """Counts the failures of one request in a row, and waits after each. `stop` ends a wait at once.
 
-    def __init__(self, what: str, stop: threading.Event, rules: Rules) -> None:
+    `again` says, after "Check the connection and" or "Later", what the user does when it is given up.
+    """
+
+    def __init__(self, what: str, stop: threading.Event, rules: Rules, again: str = "try again.") -> None:
         self._what = what
         self._stop = stop
         self._rules = rules
+        self._again = again
         self._failures = 0
 
     def progressed(self) -> None:
@@ -53,12 +57,12 @@ class Patience:
         if self._failures >= self._rules.tries:
             raise NetworkError(
                 f"{self._what} cannot be fetched: {failure.reason}, {self._failures} times in a row.",
-                "Check the connection and pull again: it goes on where it stopped.",
+                f"Check the connection and {self._again}",
             ) from None
         if failure.wait > self._rules.longest_wait:
             raise NetworkError(
                 f"{self._what} cannot be fetched for {format_duration(failure.wait)}: {failure.reason}.",
-                "Pull again then: it goes on where it stopped. A token raises the Hub's limits: hf auth login.",
+                f"Later, {self._again} A token raises the Hub's limits: hf auth login.",
             ) from None
         doubled = self._rules.first_wait * 2 ** (self._failures - 1)
         if pause(max(failure.wait, doubled * random.uniform(0.5, 1.0)), self._stop):

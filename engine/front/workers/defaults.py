@@ -33,4 +33,7 @@ def says_how_to_sample(folder: Path) -> bool:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    return read_object(path) if path.exists() else {}
+    try:
+        return read_object(path) if path.exists() else {}
+    except CorruptFileError as error:
+        raise CorruptFileError(error.message, error.remedy or "Correct it, or get the model again.") from None
