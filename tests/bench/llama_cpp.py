@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ import gguf
 import httpx
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.ports import find_free_port
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class LlamaCpp:
 
         The context has room for `context` tokens of all conversations together. Templates are told not to think.
         """
-        file, port = folder / "template.jinja", _free_port()
+        file, port = folder / "template.jinja", find_free_port()
         file.write_text(template)
         options = ["-m", model, "-c", context, "-t", threads, "--port", port, "--jinja", "--chat-template-file", file]
         options += ["--reasoning-format", "none", "--chat-template-kwargs", '{"enable_thinking": false}']
@@ -91,12 +92,6 @@ class LlamaCpp:
         if done.returncode:
             raise SystemExit(f"{program} failed ({done.returncode}):\n{done.stderr[-2000:]}")
         return done.stdout
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:

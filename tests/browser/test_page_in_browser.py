@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.browser import KEYS, Browser
-from tests.server.running_front import FAKE_MODELS, TEMPLATE, TOOL_TEMPLATE, RunningFront, start_front, write_text_files
+from tests.server.running_front import RunningFront, start_front, write_fake_models
 
 pytestmark = pytest.mark.long
 PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
@@ -36,10 +36,7 @@ SCRIPTED = f"Sort these names. [[[<think>\n{THOUGHT}\n</think>\n\n{ANSWER}]]]"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
-    for name in FAKE_MODELS:
-        (folder / name).mkdir()
-        (folder / name / "ftw.json").write_text("{}")
-        write_text_files(folder / name, TOOL_TEMPLATE if name == "scripted" else TEMPLATE)
+    write_fake_models(folder)
     return folder
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from freetoken_cli.front_process import health
-from tests.cli.harness import FAKE_FRONT, ROOT, FakeFront, Home, wait_for
+from tests.cli.harness import FAKE_FRONT, ROOT, FakeFront, Home, ours, wait_for
 from tests.cli.tiny import write_tiny_checkpoint
 
 
@@ -71,3 +71,11 @@ def stored(home: Home, converted: Path) -> Home:
     """A home whose store has the model `tiny`."""
     shutil.copytree(converted, home.paths.store / "tiny")
     return home
+
+
+@pytest.fixture
+def alive(stored: Home) -> Iterator[Home]:
+    """As `stored`, with a background server that is ended afterwards."""
+    yield stored
+    stored.run_here("stop", "--all")
+    assert ours(stored) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,13 +14,6 @@ from tests.cli.harness import PROGRAM, Home
 
 QUICK = ("--greedy", "--max-tokens", "8")
 SIM = ("--device", "sim")
-
-
-@pytest.fixture
-def alive(stored: Home) -> Iterator[Home]:
-    """A home with the model `tiny`, whose background server is ended afterwards."""
-    yield stored
-    stored.run_here("stop", "--all")
 
 
 def _state(home: Home) -> dict[str, object]:

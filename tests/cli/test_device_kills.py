@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.harness import ROOT, Home, ours, wait_for
+from tests.ports import find_free_port
 
 QUICK = ("--greedy", "--max-tokens", "4", "--device", "sim", "--experts", "50%")
 PARTS = {"worker": "engine.worker", "front": "engine.front"}
@@ -93,7 +93,7 @@ def test_under_a_run(slow: Home, victim: str, number: signal.Signals) -> None:
 
 @KILLS
 def test_under_serve(slow: Home, number: signal.Signals) -> None:
-    before, port = files(slow), free_port()
+    before, port = files(slow), find_free_port()
     serve = slow.start("serve", "tiny", "--device", "sim", "--port", str(port))
     wait_for((slow.folder / "site/reading").exists)
     serve.send_signal(number)
@@ -114,9 +114,3 @@ def test_under_serve(slow: Home, number: signal.Signals) -> None:
 def goes_on(home: Home) -> None:
     """From here on a load ends."""
     (home.folder / "site/slow").unlink()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,33 +10,19 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 
 import pexpect
 import psutil
 import pytest
 
 from tests.cli.harness import PROGRAM, Home, ours, wait_for
+from tests.ports import find_free_port
 
 QUICK = ("--greedy", "--max-tokens", "8")
 
 
-@pytest.fixture
-def alive(stored: Home) -> Iterator[Home]:
-    """A home with the model `tiny`, whose background server is ended afterwards."""
-    yield stored
-    stored.run_here("stop", "--all")
-    assert ours(stored) == []
-
-
 def _workers(home: Home) -> list[psutil.Process]:
     return ours(home, "engine.worker")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_one_shot_twice_gives_the_same_answer_and_keeps_the_worker(alive: Home) -> None:
@@ -147,7 +133,7 @@ class Server:
 
 
 def test_serve_prints_an_address_and_a_curl_that_work(alive: Home) -> None:
-    port = _free_port()
+    port = find_free_port()
     server = Server(alive, "tiny", "--port", str(port))
     try:
         assert server.banner == f"Serving tiny at http://127.0.0.1:{port}/v1\n"

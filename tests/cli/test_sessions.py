@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ def ready(home: Home, front: FakeFront) -> FakeFront:
         folder.mkdir(parents=True)
         (folder / "ftw.json").write_text("{}")
     return front
-
-
-@pytest.fixture
-def alive(stored: Home) -> Iterator[Home]:
-    """A home with the model `tiny`, whose background server is ended afterwards."""
-    yield stored
-    stored.run_here("stop", "--all")
 
 
 def _asked(front: FakeFront) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.same_bits import assert_same_bits
+
 from .check import TOLERANCE, in_chunks
 from .conftest import Models
 from .prepare import native
-from .test_native import assert_same_bits
 
 TOKENS = 600  # of entries of two tokens: more than 256, of which nine are chosen
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from engine import _native
 from engine.files.conversion.convert import convert
 from engine.files.ftw.opening import open_model
+from tests.same_bits import assert_same_bits
 
-from .check import TOLERANCE, Floats, agrees, differences, greedy, in_chunks, resumed, truth_of
+from .check import TOLERANCE, agrees, differences, greedy, in_chunks, resumed, truth_of
 from .conftest import Models, QuantisedModels
 from .prepare import native, no_tokenizer, reference
 from .report import QUANTISED_TOLERANCE
 from .sabotage import SPEC_CHANGES
 from .sample import EVERY_CASE, first_with
 from .test_quantised import EACH
-
-
-def assert_same_bits(ours: Floats, theirs: Floats) -> None:
-    np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
 
 
 @pytest.mark.parametrize("name", EVERY_CASE)

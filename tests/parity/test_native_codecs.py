@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine import _native
 from engine.files.codecs import CODECS
 from engine.files.codecs import FORMS as LAYOUTS
+from tests.same_bits import assert_same_bits
 
 from .blocks_numpy import CODINGS, EIGHT_BIT_FLOATS, FLOATS, FORMS, Bytes, Floats, plain_values, read_form, values
 from .codecs_numpy import pack, unpack
@@ -26,10 +27,6 @@ def packed_by_native(form: str, raw: Bytes, cols: int) -> Bytes:
     out = np.full(codec.packed_bytes(len(raw), cols), 0xEE, np.uint8)
     _native.pack_rows(form, raw, cols, out, codec.tile_bytes(cols))
     return out
-
-
-def assert_same_bits(ours: Floats, theirs: Floats, where: str = "") -> None:
-    np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32), err_msg=where)
 
 
 def products(codec: str, packed: Bytes, rows: int, x: Floats) -> dict[str, Floats]:

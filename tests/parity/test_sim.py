@@ -10,13 +10,13 @@ from engine.experts.split import Split
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.lowering.lower import lower
+from tests.same_bits import assert_same_bits
 
 from .check import batch, in_chunks, page_table, resumed, truth_of
 from .conftest import Models, QuantisedModels
 from .device import all_slots, can_run, on_device, some_slots
 from .prepare import Prepared, native
 from .sample import EVERY_CASE, sample, specs
-from .test_native import assert_same_bits
 from .test_quantised import EACH
 
 STATEFUL = [name for name in sorted(sample()) if lower(specs()[name]).states]

@@ -22,7 +22,7 @@ from engine.worker.protocol import (
     SaveContext,
     WorkerConfig,
 )
-from tests.unit.test_scheduler_engine import Front
+from tests.unit.engine_rig import Front
 
 from .conftest import Models
 from .prepare import Prepared

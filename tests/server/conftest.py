@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +10,14 @@ from typing import Any
 import pytest
 
 from engine.text.text import Text
+from tests.ports import find_free_port
 from tests.server.running_front import (
-    FAKE_MODELS,
     IM_END,
-    TEMPLATE,
-    TOOL_TEMPLATE,
     Expected,
     RunningFront,
     make_tokenizer,
     start_front,
-    write_text_files,
+    write_fake_models,
 )
 from tests.unit.fake_executor import answer
 
@@ -28,10 +25,7 @@ from tests.unit.fake_executor import answer
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
-    for name in FAKE_MODELS:
-        (folder / name).mkdir()
-        (folder / name / "ftw.json").write_text("{}")
-        write_text_files(folder / name, TOOL_TEMPLATE if name == "scripted" else TEMPLATE)
+    write_fake_models(folder)
     return folder
 
 
@@ -52,6 +46,14 @@ def front(store: Path) -> Iterator[RunningFront]:
 
 
 @pytest.fixture
+def fresh(front: RunningFront) -> RunningFront:
+    """The shared front with nothing loaded."""
+    for model in front.control("ps")["models"]:
+        front.control("stop", model=model["name"])
+    return front
+
+
+@pytest.fixture
 def own_front(store: Path, runtime: Path) -> Iterator[Callable[..., RunningFront]]:
     """Starts fronts for one test alone."""
     started: list[RunningFront] = []
@@ -68,10 +70,7 @@ def own_front(store: Path, runtime: Path) -> Iterator[Callable[..., RunningFront
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return find_free_port()
 
 
 @pytest.fixture(scope="session")

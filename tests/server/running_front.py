@@ -73,6 +73,19 @@ def write_text_files(folder: Path, template: str = TEMPLATE) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
+def write_fake_models(store: Path) -> None:
+    """All of `FAKE_MODELS`."""
+    for name in FAKE_MODELS:
+        (store / name).mkdir()
+        (store / name / "ftw.json").write_text("{}")
+        write_text_files(store / name, TOOL_TEMPLATE if name == "scripted" else TEMPLATE)
+
+
+def saying(script: str) -> list[Any]:
+    """The messages to which the model `scripted` answers `script`."""
+    return [{"role": "user", "content": f"Say [[[{script}]]]"}]
+
+
 @dataclass(frozen=True)
 class Expected:
     """A prompt, the tokens that follow it and why they end."""
@@ -176,3 +189,19 @@ def start_front(store: Path, runtime: Path, *, script: Path = HERE / "run_front.
 
     assert eventually(answers, 20)
     return front
+
+
+def begin_stream(front: RunningFront) -> Any:
+    """A long answer of which the first piece has come."""
+    chunks = front.openai.chat.completions.create(
+        model="fake",
+        messages=[{"role": "user", "content": "go on and on"}],
+        temperature=0,
+        max_tokens=3000,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    for chunk in chunks:
+        if chunk.choices and chunk.choices[0].delta.content:
+            return chunks
+    raise AssertionError("the stream ended at once")

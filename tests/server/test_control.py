@@ -7,18 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.running_front import RunningFront, eventually
-from tests.server.test_lifecycle import begin_stream
+from tests.server.running_front import RunningFront, begin_stream, eventually
 
 OwnFront = Callable[..., RunningFront]
-
-
-@pytest.fixture
-def fresh(front: RunningFront) -> RunningFront:
-    """The shared front with nothing loaded."""
-    for model in front.control("ps")["models"]:
-        front.control("stop", model=model["name"])
-    return front
 
 
 def test_loading_twice_attaches(fresh: RunningFront) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.running_front import RunningFront
+from tests.server.running_front import RunningFront, saying
 
 PATCH = '*** Begin Patch\n+say "é"\\\n*** End Patch'
 SCRIPT = f"<tool_call>\n{json.dumps({'name': 'apply_patch', 'arguments': {'input': PATCH}})}\n</tool_call>"
@@ -19,16 +19,12 @@ TOOL: Any = {"type": "custom", "name": "apply_patch", "description": "Edits file
 NOW: Any = {"type": "function", "function": {"name": "now"}}
 
 
-def said(script: str) -> list[Any]:
-    return [{"role": "user", "content": f"Say [[[{script}]]]"}]
-
-
 def options(**more: Any) -> Any:
     return {"model": "scripted", "temperature": 0, **more}
 
 
 def test_a_chat_calls_one_with_text(front: RunningFront) -> None:
-    asked = options(messages=said(SCRIPT), tools=[NOW, CHAT_TOOL])
+    asked = options(messages=saying(SCRIPT), tools=[NOW, CHAT_TOOL])
     choice = front.openai.chat.completions.create(**asked).choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.tool_calls is not None
@@ -48,11 +44,11 @@ def test_a_chat_calls_one_with_text(front: RunningFront) -> None:
 
 def test_a_chat_goes_on_from_its_call(front: RunningFront) -> None:
     asked = options(tools=[CHAT_TOOL])
-    first = front.openai.chat.completions.create(messages=said(SCRIPT), **asked)
+    first = front.openai.chat.completions.create(messages=saying(SCRIPT), **asked)
     message = first.choices[0].message
     assert message.tool_calls is not None
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Done. [[[Good.]]]"}
-    messages = [*said(SCRIPT), message.model_dump(exclude_none=True), result]
+    messages = [*saying(SCRIPT), message.model_dump(exclude_none=True), result]
     second = front.openai.chat.completions.create(messages=messages, **asked)
     assert second.choices[0].message.content == "Good."
     # The call was rendered as the model had written it.
@@ -118,7 +114,7 @@ def test_a_response_can_be_made_to_call_one(front: RunningFront) -> None:
 def test_a_grammar_is_told_to_the_model(front: RunningFront) -> None:
     client = front.openai
     plain, tool = CHAT_TOOL["custom"], {"type": "grammar", "grammar": GRAMMAR}
-    asked = options(messages=said("Hello."))
+    asked = options(messages=saying("Hello."))
     without = client.chat.completions.create(**asked, tools=[NOW, CHAT_TOOL])
     raw = client.chat.completions.with_raw_response.create(
         **asked, tools=[NOW, {"type": "custom", "custom": {**plain, "format": tool}}]

@@ -9,9 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.running_front import RunningFront, eventually
-from tests.server.test_control import fresh  # noqa: F401 - a fixture
-from tests.server.test_lifecycle import begin_stream
+from tests.server.running_front import RunningFront, begin_stream, eventually
 
 OwnFront = Callable[..., RunningFront]
 ON_DEVICE = {"model": "fake", "device": "sim"}
@@ -37,7 +35,7 @@ def metrics(front: RunningFront, **headers: str) -> dict[str, dict[tuple[str, ..
     return found
 
 
-def test_a_state_tells_the_experts_room_and_its_hits(fresh: RunningFront) -> None:  # noqa: F811
+def test_a_state_tells_the_experts_room_and_its_hits(fresh: RunningFront) -> None:
     state = fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     assert (state["device"], state["device_text"]) == ("sim", "simulated device")
     assert (state["experts"], state["expert_slots"], state["expert_bytes"]) == (0.5, 32, 32_000)
@@ -50,7 +48,7 @@ def test_a_state_tells_the_experts_room_and_its_hits(fresh: RunningFront) -> Non
     assert (again["load"], again["hit_rate"]) == (None, pytest.approx(0.5))
 
 
-def test_other_room_for_experts_is_a_resize_and_another_device_a_restart(fresh: RunningFront) -> None:  # noqa: F811
+def test_other_room_for_experts_is_a_resize_and_another_device_a_restart(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     (worker,) = fresh.workers()
     assert fresh.control("load", **ON_DEVICE, experts="16")["expert_slots"] == 16
@@ -61,7 +59,7 @@ def test_other_room_for_experts_is_a_resize_and_another_device_a_restart(fresh: 
     assert fresh.workers() != [worker]
 
 
-def test_resize_tells_both_sides_of_both(fresh: RunningFront) -> None:  # noqa: F811
+def test_resize_tells_both_sides_of_both(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     resized = fresh.control("resize", model="fake", experts="20", kv_tokens=800)
     sides = [(side["expert_slots"], side["kv_tokens"]) for side in (resized["before"], resized["after"])]
@@ -74,14 +72,14 @@ def test_resize_tells_both_sides_of_both(fresh: RunningFront) -> None:  # noqa: 
     assert refused["remedy"] == "Give --experts 2 or more, or --experts 0 to cache none."
 
 
-def test_a_resize_on_attaching_says_what_it_has_to_say(fresh: RunningFront) -> None:  # noqa: F811
+def test_a_resize_on_attaching_says_what_it_has_to_say(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="4")
     state = fresh.control("load", **ON_DEVICE, experts="100000")
     (note,) = state["notes"]
     assert note.startswith("--experts 100000 slots is more than the 64 experts")
 
 
-def test_after_a_crash_it_comes_back_with_the_room_it_was_moved_to(fresh: RunningFront) -> None:  # noqa: F811
+def test_after_a_crash_it_comes_back_with_the_room_it_was_moved_to(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     fresh.control("resize", model="fake", experts="20")
     fresh.control("stop", model="fake")
@@ -108,7 +106,7 @@ def test_of_two_resizes_at_once_one_wins_and_one_is_refused(own_front: OwnFront)
     assert "error" not in resize(512)
 
 
-def test_a_stream_goes_on_through_resizes(fresh: RunningFront) -> None:  # noqa: F811
+def test_a_stream_goes_on_through_resizes(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=3200)
     chunks = begin_stream(fresh)
     for slots in ("2", "64", "0", "32"):
@@ -128,7 +126,7 @@ def test_a_stuck_cpu_worker_is_a_sentence_and_the_next_request_is_served(own_fro
     assert front.workers() == [worker]
 
 
-def test_an_answer_tells_of_its_hits_misses_and_both_branches(fresh: RunningFront) -> None:  # noqa: F811
+def test_an_answer_tells_of_its_hits_misses_and_both_branches(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     statistics = ask(fresh, max_tokens=11)
     assert statistics["hit_rate"] == 0.5
@@ -142,7 +140,7 @@ def test_an_answer_tells_of_its_hits_misses_and_both_branches(fresh: RunningFron
     assert statistics["why"]
 
 
-def test_prometheus_reads_the_counters(fresh: RunningFront) -> None:  # noqa: F811
+def test_prometheus_reads_the_counters(fresh: RunningFront) -> None:
     assert "freetoken_hits" not in metrics(fresh)
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     fresh.control("load", model="other")

@@ -19,26 +19,10 @@ import httpx
 import openai
 import pytest
 
-from tests.server.running_front import HERE, RunningFront, alive, eventually, start_front
+from tests.server.running_front import HERE, RunningFront, alive, begin_stream, eventually, start_front
 
 GOOD: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 OwnFront = Callable[..., RunningFront]
-
-
-def begin_stream(front: RunningFront, model: str = "fake") -> Any:
-    """A long answer of which the first piece has come."""
-    chunks = front.openai.chat.completions.create(
-        model=model,
-        messages=[{"role": "user", "content": "go on and on"}],
-        temperature=0,
-        max_tokens=3000,
-        stream=True,
-        extra_body={"ignore_eos": True},
-    )
-    for chunk in chunks:
-        if chunk.choices and chunk.choices[0].delta.content:
-            return chunks
-    raise AssertionError("the stream ended at once")
 
 
 def ask(front: RunningFront, model: str = "fake") -> httpx.Response:

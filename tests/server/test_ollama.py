@@ -12,7 +12,7 @@ import httpx
 import ollama
 import pytest
 
-from tests.server.running_front import RunningFront
+from tests.server.running_front import RunningFront, saying
 
 PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 WEATHER: Any = {
@@ -30,10 +30,6 @@ def client(front: RunningFront) -> ollama.Client:
     return ollama.Client(host=front.url, timeout=60)
 
 
-def told(script: str) -> list[Any]:
-    return [{"role": "user", "content": f"Say [[[{script}]]]"}]
-
-
 def chat(front: RunningFront, messages: list[Any], **options: Any) -> ollama.ChatResponse:
     """The answer to a script, which is the same streamed."""
     options = {"model": "scripted", "messages": messages, "options": GREEDY, **options}
@@ -49,7 +45,7 @@ def chat(front: RunningFront, messages: list[Any], **options: Any) -> ollama.Cha
 
 
 def test_a_chat_is_answered_with_counts_and_times(front: RunningFront) -> None:
-    answer = chat(front, [{"role": "system", "content": "Be brief."}, *told("Hello there.")])
+    answer = chat(front, [{"role": "system", "content": "Be brief."}, *saying("Hello there.")])
     assert answer.message.content == "Hello there."
     assert (answer.done_reason, answer.eval_count) == ("stop", len("Hello there.") + 1)
     assert (answer.prompt_eval_count or 0) > 20
@@ -59,34 +55,34 @@ def test_a_chat_is_answered_with_counts_and_times(front: RunningFront) -> None:
 def test_every_object_is_one_line_for_clients_that_know_the_line_breaks_of_unicode(front: RunningFront) -> None:
     """JSON may hold them as they are, and this client ends its lines there."""
     said = "one\x85two\u2028three\u2029four\x0bfive\x1esix"
-    assert chat(front, told(said)).message.content == said
+    assert chat(front, saying(said)).message.content == said
 
 
 def test_thinking_and_calls_are_apart(front: RunningFront) -> None:
-    answer = chat(front, told(f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}"), tools=[WEATHER], think=True)
+    answer = chat(front, saying(f"<think>\nHm.\n</think>\n\nI look.\n{PARIS}"), tools=[WEATHER], think=True)
     assert (answer.message.thinking, answer.message.content) == ("Hm.", "I look.")
     assert answer.message.tool_calls is not None
     assert answer.message.tool_calls[0].function.arguments == {"city": "Paris"}
-    messages = [*told("x"), answer.message, {"role": "tool", "tool_name": "get_weather", "content": "[[[Sunny.]]]"}]
+    messages = [*saying("x"), answer.message, {"role": "tool", "tool_name": "get_weather", "content": "[[[Sunny.]]]"}]
     assert chat(front, messages, tools=[WEATHER]).message.content == "Sunny."
 
 
 def test_calls_come_whole_and_numbered_in_a_stream(front: RunningFront) -> None:
-    body = {"model": "scripted", "messages": told(f"{PARIS}\n{PARIS}"), "options": GREEDY, "tools": [WEATHER]}
+    body = {"model": "scripted", "messages": saying(f"{PARIS}\n{PARIS}"), "options": GREEDY, "tools": [WEATHER]}
     parts = map(json.loads, httpx.post(f"{front.url}/api/chat", json=body).text.splitlines())
     calls = [call["function"] for part in parts for call in part["message"].get("tool_calls", ())]
     assert calls == [{"index": index, "name": "get_weather", "arguments": {"city": "Paris"}} for index in range(2)]
 
 
 def test_thinking_is_switched_off(front: RunningFront) -> None:
-    answer = chat(front, told("<think>\n\n</think>\n\nTwo"), think=False)
+    answer = chat(front, saying("<think>\n\n</think>\n\nTwo"), think=False)
     assert (answer.message.thinking, answer.message.content) == (None, "Two")
 
 
 def test_options_are_those_of_ollama(front: RunningFront) -> None:
-    limited = chat(front, told("One, two, three"), options={"num_predict": 3, "num_ctx": 2048, "repeat_penalty": 1.0})
+    limited = chat(front, saying("One, two, three"), options={"num_predict": 3, "num_ctx": 2048, "repeat_penalty": 1.0})
     assert (limited.message.content, limited.done_reason) == ("One", "length")
-    stopped = chat(front, told("One, two, three"), options={**GREEDY, "stop": ["two"]})
+    stopped = chat(front, saying("One, two, three"), options={**GREEDY, "stop": ["two"]})
     assert stopped.message.content == "One, "
 
 
@@ -118,11 +114,11 @@ def test_log_probabilities_are_those_of_openais_interface(front: RunningFront) -
 
 
 def test_the_default_tag_means_nothing(front: RunningFront) -> None:
-    assert chat(front, told("Hello."), model="scripted:latest").message.content == "Hello."
+    assert chat(front, saying("Hello."), model="scripted:latest").message.content == "Hello."
 
 
 def test_the_version_and_the_loaded_models_are_told(front: RunningFront) -> None:
-    chat(front, told("x"))
+    chat(front, saying("x"))
     assert httpx.get(f"{front.url}/api/version").json()["version"]
     loaded = {model.model: model for model in client(front).ps().models}
     assert (loaded["scripted"].size or 0) > 0
@@ -139,7 +135,7 @@ def test_a_model_is_loaded_and_unloaded_without_a_word(own_front: Callable[..., 
     (model,) = client(front).ps().models
     assert model.expires_at is not None
     assert 80 < model.expires_at.timestamp() - time.time() < 91
-    answer = client(front).chat(model="fake", messages=told("x"), keep_alive=0, options={"num_predict": 2})
+    answer = client(front).chat(model="fake", messages=saying("x"), keep_alive=0, options={"num_predict": 2})
     assert answer.eval_count == 2
     deadline = time.monotonic() + 10
     while client(front).ps().models and time.monotonic() < deadline:
@@ -178,19 +174,19 @@ def test_loaded_models_are_listed_whatever_becomes_of_them(own_front: Callable[.
     ],
 )
 def test_a_bad_member_is_named(front: RunningFront, change: dict[str, Any], said: str) -> None:
-    response = httpx.post(f"{front.url}/api/chat", json={"model": "scripted", "messages": told("x"), **change})
+    response = httpx.post(f"{front.url}/api/chat", json={"model": "scripted", "messages": saying("x"), **change})
     assert response.status_code == 400
     assert response.json()["error"].startswith(f"{said}: ")
 
 
 def test_an_unknown_model_is_404(front: RunningFront) -> None:
     with pytest.raises(ollama.ResponseError) as caught:
-        client(front).chat(model="nobody", messages=told("x"))
+        client(front).chat(model="nobody", messages=saying("x"))
     assert caught.value.status_code == 404
 
 
 def test_a_model_that_does_not_load_says_why(front: RunningFront) -> None:
-    with httpx.stream("POST", f"{front.url}/api/chat", json={"model": "broken", "messages": told("x")}) as response:
+    with httpx.stream("POST", f"{front.url}/api/chat", json={"model": "broken", "messages": saying("x")}) as response:
         assert response.status_code == 500
         assert "The bank is short." in json.loads(response.read())["error"]
 

@@ -11,7 +11,6 @@ import pytest
 
 from engine.front.page_routes import PAGE_FILES
 from tests.server.running_front import RunningFront
-from tests.server.test_control import fresh  # noqa: F401 - a fixture
 from tests.server.test_device_models import ON_DEVICE, ask
 
 OwnFront = Callable[..., RunningFront]
@@ -67,7 +66,7 @@ def test_the_page_is_not_served_under_a_strange_name(front: RunningFront) -> Non
     assert httpx.get(front.url + "/", headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_the_machine_of_a_cpu_has_no_experts(fresh: RunningFront) -> None:  # noqa: F811
+def test_the_machine_of_a_cpu_has_no_experts(fresh: RunningFront) -> None:
     assert httpx.get(f"{fresh.url}/machine").json() == {"models": []}
     fresh.control("load", model="fake", kv_tokens=1024)
     ask(fresh)
@@ -82,7 +81,7 @@ def test_the_machine_of_a_cpu_has_no_experts(fresh: RunningFront) -> None:  # no
     assert model["counters"]["read_bytes"] == 12 * 1300
 
 
-def test_the_machine_of_a_device_tells_hits_misses_and_both_branches(fresh: RunningFront) -> None:  # noqa: F811
+def test_the_machine_of_a_device_tells_hits_misses_and_both_branches(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     ask(fresh, max_tokens=11)
     (model,) = httpx.get(f"{fresh.url}/machine").json()["models"]
@@ -94,7 +93,7 @@ def test_the_machine_of_a_device_tells_hits_misses_and_both_branches(fresh: Runn
     assert model["work"]["clock"] == "rtx4090-server"
 
 
-def test_memory_is_moved_by_the_page(fresh: RunningFront) -> None:  # noqa: F811
+def test_memory_is_moved_by_the_page(fresh: RunningFront) -> None:
     fresh.control("load", **ON_DEVICE, experts="50%", kv_tokens=1600)
     answer = resize(fresh, {"model": "fake", "kv_tokens": 800, "experts": "25%"}, origin=fresh.url)
     assert answer.status_code == 200, answer.text
@@ -115,7 +114,7 @@ def test_memory_is_moved_by_the_page(fresh: RunningFront) -> None:  # noqa: F811
     ],
 )
 def test_what_cannot_be_moved_is_a_sentence(
-    fresh: RunningFront,  # noqa: F811
+    fresh: RunningFront,
     body: Any,
     status: int,
     kind: str,
@@ -132,7 +131,7 @@ def test_what_cannot_be_moved_is_a_sentence(
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "text/json", None]
 )
-def test_what_a_form_can_send_moves_nothing(fresh: RunningFront, kind: str | None) -> None:  # noqa: F811
+def test_what_a_form_can_send_moves_nothing(fresh: RunningFront, kind: str | None) -> None:
     fresh.control("load", model="fake", kv_tokens=1024)
     answer = httpx.post(
         f"{fresh.url}/machine/resize",
@@ -147,7 +146,7 @@ def test_what_a_form_can_send_moves_nothing(fresh: RunningFront, kind: str | Non
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}])
-def test_other_pages_move_nothing_and_see_nothing(fresh: RunningFront, headers: dict[str, str]) -> None:  # noqa: F811
+def test_other_pages_move_nothing_and_see_nothing(fresh: RunningFront, headers: dict[str, str]) -> None:
     fresh.control("load", model="fake", kv_tokens=1024)
     assert resize(fresh, **headers).status_code == 403
     assert httpx.get(f"{fresh.url}/machine", headers=headers).status_code == 403

@@ -10,7 +10,7 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
 
-from tests.server.running_front import RunningFront
+from tests.server.running_front import RunningFront, saying
 
 WEATHER = {
     "type": "function",
@@ -26,17 +26,13 @@ PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris, \\"7
 CALL_NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 
 
-def told(script: str) -> list[Any]:
-    return [{"role": "user", "content": f"Say [[[{script}]]]"}]
-
-
 def ask(front: RunningFront, script: str, **options: Any) -> tuple[ChatCompletionMessage, str]:
     """The message to a script and why it ended, which is the same streamed."""
     options = {"model": "scripted", "temperature": 0, "max_tokens": 400, **options}
-    completion = front.openai.chat.completions.create(messages=told(script), **options)
+    completion = front.openai.chat.completions.create(messages=saying(script), **options)
     whole = completion.choices[0]
     state = ChatCompletionStreamState()
-    chunks = list(front.openai.chat.completions.create(messages=told(script), stream=True, **options))
+    chunks = list(front.openai.chat.completions.create(messages=saying(script), stream=True, **options))
     for chunk in chunks:
         state.handle_chunk(chunk)
     for each in (completion, *chunks):
@@ -86,7 +82,7 @@ def test_a_call_that_cannot_be_read_is_text(front: RunningFront) -> None:
 
 def test_a_call_grows_as_it_is_written(front: RunningFront) -> None:
     """The name comes first, alone, and nearly every character of the arguments with its token."""
-    options: Any = {"model": "scripted", "messages": told(PARIS), "temperature": 0, "tools": TOOLS}
+    options: Any = {"model": "scripted", "messages": saying(PARIS), "temperature": 0, "tools": TOOLS}
     chunks = front.openai.chat.completions.create(**options, stream=True)
     deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
     first, *grown = [call.function for call in deltas if call.function is not None]
@@ -171,7 +167,7 @@ def test_a_conversation_goes_on_after_a_call(front: RunningFront) -> None:
     first, _ = ask(front, PARIS, tools=TOOLS)
     assert first.tool_calls is not None
     result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "Say [[[Sunny.]]]"}
-    messages: list[Any] = [*told(PARIS), first.model_dump(exclude_none=True), result]
+    messages: list[Any] = [*saying(PARIS), first.model_dump(exclude_none=True), result]
     options: Any = {"model": "scripted", "temperature": 0, "max_tokens": 50, "tools": TOOLS}
     answer = front.openai.chat.completions.create(messages=messages, **options)
     assert answer.choices[0].message.content == "Sunny."
@@ -181,7 +177,7 @@ def test_a_conversation_goes_on_after_a_call(front: RunningFront) -> None:
 
 
 def test_the_statistics_count_what_was_said(front: RunningFront) -> None:
-    options: Any = {"model": "scripted", "messages": told(PARIS), "temperature": 0, "tools": TOOLS}
+    options: Any = {"model": "scripted", "messages": saying(PARIS), "temperature": 0, "tools": TOOLS}
     answer = front.openai.chat.completions.create(**options)
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(PARIS) + 1
@@ -189,7 +185,7 @@ def test_the_statistics_count_what_was_said(front: RunningFront) -> None:
 
 
 def prompt_tokens(front: RunningFront, tools: list[Any], **options: Any) -> int:
-    options = {"model": "scripted", "messages": told(CALL_NOW), "tools": tools, **options}
+    options = {"model": "scripted", "messages": saying(CALL_NOW), "tools": tools, **options}
     usage = front.openai.chat.completions.create(**options).usage
     assert usage is not None
     return int(usage.prompt_tokens)

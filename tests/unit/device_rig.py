@@ -23,6 +23,7 @@ from engine.program.device.pinned import pinned_bytes
 from engine.program.executor import Batch
 from engine.program.ir import Program
 from engine.program.native import NativeExecutor
+from tests.same_bits import assert_same_bits
 from tests.unit.native_model import EXPERTS, VOCAB, RandomModel
 
 Floats = npt.NDArray[np.float32]
@@ -157,7 +158,3 @@ class Talk:
         self.step(s0=33, s2=5)
         for _ in range(3):
             self.step(s0=1, s1=1, s2=1)
-
-
-def assert_same_bits(ours: Floats, theirs: Floats) -> None:
-    np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))

@@ -23,6 +23,7 @@ from engine.files.ftw.opening import Bank
 from engine.memory.blocks import ContextRoom
 from engine.program.executor import Floats, Ints
 from engine.program.native import NativeExecutor
+from tests.same_bits import assert_same_bits
 from tests.unit.native_model import EXPERTS, TOP_K, RandomModel
 
 MIB = 1 << 20
@@ -286,7 +287,3 @@ class Pair:
         """Both make the same of random rows, to the bit."""
         rows = self.reference.rows(layer, tokens, self.rng)
         assert_same_bits(self.rig.step(layer, rows, bucket or tokens, graph), rows.y)
-
-
-def assert_same_bits(ours: Floats, theirs: Floats) -> None:
-    np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))

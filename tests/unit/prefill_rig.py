@@ -20,7 +20,8 @@ from engine.experts.prefill import PrefillPolicy
 from engine.experts.split import Split
 from engine.files.ftw.manifest import RECORD_ALIGNMENT, Field, Shape, record_size
 from engine.files.ftw.opening import Bank
-from tests.unit.hybrid_rig import UNTOUCHED, BankKind, Pair, Rows, assert_same_bits
+from tests.same_bits import assert_same_bits
+from tests.unit.hybrid_rig import UNTOUCHED, BankKind, Pair, Rows
 from tests.unit.native_model import TOP_K
 
 LONG = 40  # tokens that stream whole layers of 8 experts

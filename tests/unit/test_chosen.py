@@ -9,7 +9,8 @@ from engine import _native
 from engine.files.codecs import CODECS
 from engine.program.ir import Program, routes_experts
 from engine.program.step_bytes import WeightBytes, step_bytes
-from tests.unit.device_rig import Model, assert_same_bits, sequence
+from tests.same_bits import assert_same_bits
+from tests.unit.device_rig import Model, sequence
 from tests.unit.native_model import VOCAB, RandomModel
 
 MATRICES, TOP_K, RAGGED = 7, 3, 22  # rows of a matrix that begins and ends within a tile

@@ -16,7 +16,8 @@ from engine.files.codecs import CODECS
 from engine.memory.blocks import ContextRoom
 from engine.program.device.executor import DeviceExecutor
 from engine.program.device.pinned import pinned_bytes
-from tests.unit.device_rig import MIB, Model, Talk, assert_same_bits, moe_model, sequence
+from tests.same_bits import assert_same_bits
+from tests.unit.device_rig import MIB, Model, Talk, moe_model, sequence
 from tests.unit.native_model import EXPERTS, TOP_K, VOCAB
 
 ALL = (3 * EXPERTS, EXPERTS)  # slots that hold every expert of `moe_model`

@@ -9,8 +9,9 @@ from engine.base.errors import FreetokenError
 from engine.device.sim import SimDriver
 from engine.experts.hybrid import Signals
 from engine.experts.split import Split
+from tests.same_bits import assert_same_bits
 from tests.unit import native_model
-from tests.unit.device_rig import MIB, Model, Talk, assert_same_bits, moe_model, sequence
+from tests.unit.device_rig import MIB, Model, Talk, moe_model, sequence
 from tests.unit.native_model import EXPERTS, VOCAB
 
 ALL = (3 * EXPERTS, EXPERTS)  # slots that hold every expert of `moe_model`

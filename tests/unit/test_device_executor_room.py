@@ -10,7 +10,8 @@ from engine.base.errors import NoRoomError, UnsupportedError
 from engine.device.sim import SimDriver
 from engine.memory.blocks import ContextRoom
 from engine.program.executor import Batch
-from tests.unit.device_rig import MIB, Floats, Model, Talk, assert_same_bits, moe_model, sequence
+from tests.same_bits import assert_same_bits
+from tests.unit.device_rig import MIB, Floats, Model, Talk, moe_model, sequence
 from tests.unit.native_model import EXPERTS
 
 ALL = (3 * EXPERTS, EXPERTS)  # slots that hold every expert of `moe_model`

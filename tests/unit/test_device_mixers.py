@@ -12,7 +12,8 @@ from engine.base.errors import NoRoomError
 from engine.device.sim import SimDriver
 from engine.experts.split import Split
 from engine.memory.blocks import ContextRoom
-from tests.unit.device_rig import MIB, Model, assert_same_bits
+from tests.same_bits import assert_same_bits
+from tests.unit.device_rig import MIB, Model
 from tests.unit.native_model import VOCAB
 from tests.unit.recurrent_model import ROOM, Part, batch_of, hybrid_model
 

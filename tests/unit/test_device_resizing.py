@@ -14,7 +14,7 @@ from engine.worker.device_loading import load_with
 from engine.worker.engine import Engine
 from engine.worker.loading import load_model
 from engine.worker.protocol import Failed, Resize, Resized, Sampling, WorkerConfig
-from tests.unit.test_scheduler_engine import Front
+from tests.unit.engine_rig import Front
 
 SHAPE = RandomShape(layers=3, experts=16, top_k=2, context=2048)
 POOL = SHAPE.layers * SHAPE.experts

@@ -11,8 +11,9 @@ import pytest
 from engine import _native
 from engine.files.codecs import CODECS
 from engine.program.ir import Program, RopeTable
+from tests.same_bits import assert_same_bits
 from tests.unit.any_bits import pack_rows
-from tests.unit.device_rig import Model, assert_same_bits, sequence
+from tests.unit.device_rig import Model, sequence
 from tests.unit.native_model import HIDDEN, VOCAB, RandomModel
 
 Floats = npt.NDArray[np.float32]

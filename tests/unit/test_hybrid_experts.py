@@ -12,7 +12,8 @@ import pytest
 from engine.experts.hybrid import Signals
 from engine.experts.slot_products import MANY_PAIRS
 from engine.experts.split import Split
-from tests.unit.hybrid_rig import HALF, BankKind, Pair, assert_same_bits
+from tests.same_bits import assert_same_bits
+from tests.unit.hybrid_rig import HALF, BankKind, Pair
 from tests.unit.native_model import EXPERTS, TOP_K
 
 KINDS = {

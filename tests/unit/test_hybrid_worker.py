@@ -16,7 +16,8 @@ from engine.experts.cpu_worker import CpuWorker
 from engine.experts.hybrid import Signals
 from engine.experts.slot_products import Activation
 from engine.experts.split import Split
-from tests.unit.hybrid_rig import HALF, BankKind, ExpertsModel, Pair, Rows, assert_same_bits
+from tests.same_bits import assert_same_bits
+from tests.unit.hybrid_rig import HALF, BankKind, ExpertsModel, Pair, Rows
 from tests.unit.native_model import EXPERTS, TOP_K
 
 TOKENS = 600  # that take the CPU long

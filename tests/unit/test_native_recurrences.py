@@ -12,6 +12,7 @@ from engine import _native
 from engine.base.errors import UnsupportedError
 from engine.program.executor import Floats
 from engine.program.native import NativeExecutor
+from tests.same_bits import assert_same_bits
 from tests.unit.recurrence_rig import VOCAB, Case, Rig, Run, advance, conv, delta_rule, ssm, tokens_of, vector
 
 LENGTH = 50
@@ -70,10 +71,6 @@ def whole(rig: Rig, count: int = LENGTH, **settings: Any) -> Floats:
     return run.output
 
 
-def assert_same(ours: Floats, theirs: Floats) -> None:
-    np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
-
-
 def test_outputs_are_those_of_the_recurrence_in_numpy(rig: Rig) -> None:
     exact = rig.model(tokens_of(LENGTH))
     assert np.abs(whole(rig) - exact).max() <= 2e-5 * np.abs(exact).max()
@@ -101,7 +98,7 @@ def test_another_attribute_gives_another_output(name: str) -> None:
 @pytest.mark.parametrize("isa", _native.isas())
 @pytest.mark.parametrize("threads", [1, 2])
 def test_instruction_sets_and_threads_give_the_same_bits(rig: Rig, isa: str, threads: int) -> None:
-    assert_same(whole(rig, isa=isa, threads=threads), whole(rig, isa="scalar", threads=1))
+    assert_same_bits(whole(rig, isa=isa, threads=threads), whole(rig, isa="scalar", threads=1))
 
 
 @pytest.mark.parametrize("chunks", [[1], [7], [1, 20, 2]])
@@ -111,7 +108,7 @@ def test_chunks_do_not_change_a_bit(rig: Rig, chunks: list[int]) -> None:
     while run.done < LENGTH:
         advance(executor, [(run, min(chunks[turn % len(chunks)], LENGTH - run.done))])
         turn += 1
-    assert_same(run.output, whole(rig))
+    assert_same_bits(run.output, whole(rig))
 
 
 def test_sequences_at_different_positions_run_side_by_side(rig: Rig) -> None:
@@ -124,7 +121,7 @@ def test_sequences_at_different_positions_run_side_by_side(rig: Rig) -> None:
     for run in runs:
         alone = Run(run.tokens, 1)
         advance(rig.executor(), [(alone, LENGTH)])
-        assert_same(run.output, alone.output)
+        assert_same_bits(run.output, alone.output)
 
 
 def test_saved_states_are_gone_on_from_with_the_same_bits(rig: Rig) -> None:
@@ -133,18 +130,18 @@ def test_saved_states_are_gone_on_from_with_the_same_bits(rig: Rig) -> None:
     advance(executor, [(other, 10), (first, 5)])
     advance(executor, [(other, 6), (first, 40)], {3: 7, 6: 0, 6 + 20: 2, 6 + 39: 4})
     advance(executor, [(first, 5)])
-    assert_same(first.output, cold)
+    assert_same_bits(first.output, cold)
     for slot, done in ((0, 6), (2, 26), (4, 45)):
         resumed = Run(tokens_of(LENGTH), slot, done)
         advance(executor, [(resumed, LENGTH - done)])
-        assert_same(resumed.output, cold[done:])
+        assert_same_bits(resumed.output, cold[done:])
     resumed = Run(other.tokens, 7, 14)
     advance(executor, [(resumed, 2)])
-    assert_same(resumed.output, other.output[14:16])
+    assert_same_bits(resumed.output, other.output[14:16])
     executor.copy_block("state", 1, 3)
     copied = Run(other.tokens, 3, 16)
     advance(executor, [(other, 10), (copied, 10)])
-    assert_same(copied.output, other.output[16:26])
+    assert_same_bits(copied.output, other.output[16:26])
 
 
 def test_a_state_makes_a_difference(rig: Rig) -> None:
@@ -160,7 +157,7 @@ def test_blocks_carry_states_to_another_executor(rig: Rig) -> None:
     theirs.write_block("state", 2, ours.read_block("state", 1))
     run.slot = 2
     advance(theirs, [(run, LENGTH - 20)])
-    assert_same(run.output, whole(rig))
+    assert_same_bits(run.output, whole(rig))
 
 
 def test_what_is_no_number_stays_with_its_sequence_and_behind_its_token(rig: Rig) -> None:
@@ -175,10 +172,10 @@ def test_what_is_no_number_stays_with_its_sequence_and_behind_its_token(rig: Rig
     assert np.isfinite(other.output).all()
     alone = Run(other.tokens, 0)
     advance(rig.executor(), [(alone, LENGTH)])
-    assert_same(other.output, alone.output)
+    assert_same_bits(other.output, alone.output)
     fresh = Run(other.tokens, 1)  # in the slot that was spoiled
     advance(executor, [(fresh, LENGTH)])
-    assert_same(fresh.output, alone.output)
+    assert_same_bits(fresh.output, alone.output)
     assert np.isfinite(clean).all()
 
 

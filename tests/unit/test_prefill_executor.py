@@ -11,7 +11,8 @@ from engine.device.sim import SimDriver
 from engine.experts.split import Split
 from engine.files.codecs import CODECS
 from engine.program.device.executor import DeviceExecutor
-from tests.unit.device_rig import MIB, Model, Talk, assert_same_bits, moe_model
+from tests.same_bits import assert_same_bits
+from tests.unit.device_rig import MIB, Model, Talk, moe_model
 from tests.unit.prefill_rig import LONG, Ring
 
 

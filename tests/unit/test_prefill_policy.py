@@ -17,8 +17,8 @@ from engine.worker.device_needs import buffer_bytes
 from engine.worker.device_policy import MOST_TOKENS, device_policy, on_demand_tokens, prompt_tokens
 from engine.worker.engine import Engine
 from engine.worker.scheduler import POLICY
+from tests.unit.engine_rig import Front, make
 from tests.unit.fake_device import fake_device_model
-from tests.unit.test_scheduler_engine import Front, make
 
 
 def program(top_k: int) -> Program:

@@ -13,9 +13,9 @@ from engine.memory.pages import PAGE_TOKENS
 from engine.worker.engine import Engine
 from engine.worker.protocol import Cancel, Generate, Resized
 from engine.worker.scheduler import POLICY, Policy
+from tests.unit.engine_rig import GREEDY, Front, actions
 from tests.unit.fake_executor import CRASH, FakeExecutor, answer, fake_model
 from tests.unit.test_memory_faults import FAULTS
-from tests.unit.test_scheduler_engine import GREEDY, Front, actions
 
 MIB = 1 << 20
 HYBRID = ContextNeeds(100, state_bytes=MIB)

@@ -21,7 +21,7 @@ from tests.unit.published_gated import (
     STEP_3_5_FLASH,
     YOUTU_LLM_2B,
 )
-from tests.unit.test_spec_hybrid import parameters
+from tests.unit.spec_parts import parameters
 
 
 @pytest.mark.parametrize(

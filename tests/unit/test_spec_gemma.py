@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.spec.attention import Attention
 from engine.spec.families import FAMILIES, layout, spec_from_config
 from engine.spec.feed_forward import Dense, Moe, Router
 from engine.spec.rope import LinearScaling, ProportionalScaling, Rope
 from engine.spec.schema import LayerInputs, Spec
 from engine.spec.tensors import layer_tensors, outer_tensors
+from tests.unit.spec_parts import attention
 
 NEAR, FAR = "sliding_attention", "full_attention"
 GEMMA_3_4B: dict[str, Any] = {
@@ -74,12 +74,6 @@ SMALL = {
 
 def gemma4(**changes: Any) -> Spec:
     return spec_from_config({"model_type": "gemma4", "text_config": {**GEMMA_4_26B_A4B_TEXT, **changes}})
-
-
-def attention(spec: Spec, layer: int) -> Attention:
-    mixer = spec.layers[layer].mixer
-    assert isinstance(mixer, Attention)
-    return mixer
 
 
 def test_gemma_3_as_it_is_published_says_little() -> None:

@@ -16,26 +16,11 @@ from engine.spec.families import spec_from_config
 from engine.spec.feed_forward import Dense, Moe
 from engine.spec.recurrent import Mamba, Mamba2, ShortConv
 from engine.spec.schema import Spec
-from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
-from engine.spec.wanted import Wanted
 from tests.unit.published_hybrids import GRANITE_4_H_TINY, JAMBA_V0_1, LFM2_8B_A1B, NEMOTRON_3_NANO
+from tests.unit.spec_parts import parameters
 
 PUBLISHED = (GRANITE_4_H_TINY, LFM2_8B_A1B, JAMBA_V0_1, NEMOTRON_3_NANO)
 INFINITE = {"__float__": "Infinity"}  # as transformers 5 writes it
-
-
-def parameters(spec: Spec) -> int:
-    """Values of all tensors that a spec needs."""
-
-    def values(wanted: Wanted) -> int:
-        return (wanted.rows or 1) * wanted.cols
-
-    total = sum(map(values, outer_tensors(spec)))
-    for index, layer in enumerate(spec.layers):
-        total += sum(map(values, layer_tensors(spec, index)))
-        if isinstance(layer.ffn, Moe):
-            total += layer.ffn.experts.count * sum(map(values, expert_tensors(spec, layer.ffn)))
-    return total
 
 
 @pytest.mark.parametrize(

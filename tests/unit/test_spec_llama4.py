@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.spec.attention import Attention
 from engine.spec.families import spec_from_config
 from engine.spec.feed_forward import Dense, Moe, Router, Shared
 from engine.spec.rope import Growth, Llama3Scaling
 from engine.spec.schema import Spec
+from tests.unit.spec_parts import attention
 
 SCOUT_TEXT: dict[str, Any] = {
     "attention_bias": False,
@@ -50,12 +50,6 @@ SCOUT_TEXT: dict[str, Any] = {
 def spec_of(**changes: Any) -> Spec:
     text = {name: value for name, value in {**SCOUT_TEXT, **changes}.items() if value is not ...}
     return spec_from_config({"model_type": "llama4", "text_config": text, "vision_config": {}})
-
-
-def attention(spec: Spec, layer: int) -> Attention:
-    mixer = spec.layers[layer].mixer
-    assert isinstance(mixer, Attention)
-    return mixer
 
 
 def test_scout() -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from engine.base.errors import CorruptFileError, UnsupportedError
-from engine.spec.attention import Attention
 from engine.spec.families import spec_from_config
 from engine.spec.feed_forward import Dense, Moe
-from engine.spec.schema import Spec
 from tests.unit.published_routed import (
     DOTS_LLM1,
     ERNIE_4_5_21B_A3B,
@@ -20,13 +18,7 @@ from tests.unit.published_routed import (
     MIMO_V2_FLASH,
     MINIMAX_M2,
 )
-from tests.unit.test_spec_hybrid import parameters
-
-
-def attention(spec: Spec, layer: int) -> Attention:
-    mixer = spec.layers[layer].mixer
-    assert isinstance(mixer, Attention)
-    return mixer
+from tests.unit.spec_parts import attention, parameters
 
 
 @pytest.mark.parametrize(

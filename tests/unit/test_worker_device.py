@@ -17,9 +17,9 @@ from engine.worker.device_watch import DeviceWatch
 from engine.worker.engine import Engine
 from engine.worker.protocol import Done, ExpertCache, Failed, GetStats, Resize, Resized, Stats
 from engine.worker.watcher import WatchPolicy
+from tests.unit.engine_rig import Front
 from tests.unit.fake_device import EXPERTS, LAYERS, RECORD, TOP_K, TOTAL, FakeDevice, fake_device_model
 from tests.unit.fake_executor import answer
-from tests.unit.test_scheduler_engine import Front
 
 POOL = LAYERS * EXPERTS
 
