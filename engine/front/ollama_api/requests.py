@@ -29,9 +29,9 @@ _OPTIONS = {
 
 @described({"anyOf": [{"type": "number"}, {"type": "string"}]})
 def read_keep_alive(name: str, value: Any) -> float:
-    """Seconds, infinity for what is negative: a number of seconds, or text such as 5m."""
+    """Seconds, infinity for what is negative or endless to people: a number of seconds, or text such as 5m."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float("inf") if value < 0 else float(value)
+        return float(value) if 0 <= value <= 10**12 else float("inf")
     try:
         return float("inf") if str(value).startswith("-") else parse_duration(value)
     except (UsageError, TypeError, AttributeError):
