@@ -191,6 +191,7 @@ def test_ollamas_client_lists_and_shows_a_real_model(real: RunningFront, model_s
     assert (shown.details.family, shown.details.format) == ("qwen3_moe", "ftw")
     assert shown.modelinfo is not None
     assert shown.modelinfo["qwen3_moe.context_length"] > 0
+    assert shown.modelinfo["general.basename"] == "tiny"  # VS Code shows it
     assert shown.capabilities == ["completion"]
     assert shown.template == TEMPLATE
     assert shown.modified_at == listed.modified_at

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from engine import __version__
 from engine.base.errors import NotFoundError
 from engine.files.ftw.opening import open_model
 from engine.files.space import measure
@@ -77,12 +76,14 @@ class Ollama:
 
     async def show(self, request: Request) -> Response:
         """What a model is."""
-        folder = folder_of(self._supervisor, await read_body(request, read_name))
+        name = await read_body(request, read_name)
+        folder = folder_of(self._supervisor, name)
         manifest = (await asyncio.to_thread(open_model, folder)).manifest
         spec: Any = manifest.spec
         family = spec["family"]
         info = {
             "general.architecture": family,
+            "general.basename": name,
             f"{family}.block_count": len(spec["layers"]),
             f"{family}.context_length": spec["context_length"],
             f"{family}.embedding_length": spec["hidden_size"],
@@ -109,8 +110,8 @@ class Ollama:
         return JSONResponse({"models": models})
 
     async def version(self, request: Request) -> Response:
-        """Ours."""
-        return JSONResponse({"version": __version__})
+        """Theirs: the first release with all of these interfaces. VS Code and others refuse one that is too old."""
+        return JSONResponse({"version": "0.14.0"})
 
     async def _answer(self, keeping: Keeping, asked: ChatAsked | RawAsked | None, chat: bool) -> Response:
         folder_of(self._supervisor, keeping.model)
