@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +15,25 @@ from engine.files.ftw.manifest import Field, Shape, record_size
 from engine.files.ftw.opening import Bank, Tensor
 from engine.measure.example_rows import random_rows
 from engine.memory.blocks import ContextRoom
+from engine.program.executor import Batch, Executor, Floats
 from engine.program.ir import Buffer, Cache, Op, Program, RopeTable
 from engine.program.native import NativeExecutor
 from tests.unit.numpy_program import Expert, NumpyProgram
 
 HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 64, 37, 4, 2, 24
 WIDTH, EXPERTS, TOP_K = 96, 8, 3
+LONG = 600  # tokens: three blocks of attention
+ATTENTION = {
+    "plain": {},
+    "every head its own keys": {"kv_heads": HEADS},
+    "one key head": {"kv_heads": 1},
+    "odd head": {"dim": 10},
+    "sinks": {"sinks": True},
+    "short window": {"window": 5},
+    "window over blocks": {"window": 300, "sinks": True},
+    "softcap": {"softcap": 2.0},
+    "many heads": {"heads": 40, "kv_heads": 1, "dim": 8},
+}
 
 
 @dataclass
@@ -167,3 +181,35 @@ class RandomModel:
         return NativeExecutor(program, self.dense, self.banks, **settings), NumpyProgram(
             program, self.values, self.experts
         )
+
+
+class DenseWeights:
+    """Weights of a program without experts."""
+
+    def __init__(self, **tensors: Any) -> None:
+        self._tensors = tensors
+
+    def dense(self, name: str) -> Floats:
+        return np.asarray(self._tensors[name], np.float32)
+
+    def expert(self, layer: int, expert: int) -> Mapping[str, Floats]:
+        raise KeyError(f"expert {expert} of layer {layer}")
+
+
+def whole(tokens: npt.NDArray[np.int32], start: int = 0) -> Batch:
+    """One sequence in pages that lie in reverse, all logits wanted."""
+    count = len(tokens)
+    positions = np.arange(start, start + count, dtype=np.int32)
+    pages = np.arange(-(-(start + count) // 16), dtype=np.int32)[::-1].copy()
+    rows = np.arange(count, dtype=np.int32)
+    return Batch(tokens.astype(np.int32), positions, np.array([0, count], np.int32), (pages,), rows)
+
+
+def tokens_of(count: int, seed: int = 1) -> npt.NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(0, VOCAB, count).astype(np.int32)
+
+
+def assert_near(executor: Executor, model: NumpyProgram, count: int, tolerance: float) -> None:
+    tokens = tokens_of(count)
+    ours, exact = executor.step(whole(tokens)), model.run(tokens)
+    assert np.abs(ours - exact).max() <= tolerance * np.abs(exact).max()

@@ -16,7 +16,7 @@ from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import Buffer, Cache, Op, Program
 from engine.program.native import NativeExecutor
 from engine.program.reference.executor import ReferenceExecutor
-from tests.unit.test_reference_executor import DenseWeights
+from tests.unit.native_model import DenseWeights
 
 VOCAB, PAGE, SCALE = 400, 16, 0.3
 

@@ -17,10 +17,8 @@ from engine.program.executor import Batch, Executor, Floats, Ints
 from engine.program.ir import Op, Program, State
 from engine.program.native import NativeExecutor
 from engine.program.reference.executor import ReferenceExecutor
-from tests.unit.native_model import RandomModel
+from tests.unit.native_model import DenseWeights, RandomModel, tokens_of
 from tests.unit.numpy_program import NumpyProgram
-from tests.unit.test_native_executor import tokens_of
-from tests.unit.test_reference_executor import DenseWeights
 
 LENGTH = 610  # tokens: three blocks of attention
 PAGE = 16

@@ -15,45 +15,22 @@ import pytest
 from engine import _native
 from engine.base.errors import DoesNotFitError, UnsupportedError
 from engine.memory.blocks import ContextRoom
-from engine.program.executor import Batch, Executor
+from engine.program.executor import Batch
 from engine.program.ir import RopeTable
 from engine.program.native import NativeExecutor
-from tests.unit.native_model import HEAD_DIM, HEADS, HIDDEN, TOP_K, VOCAB, RandomModel
-from tests.unit.numpy_program import NumpyProgram
-
-LONG = 600  # tokens: three blocks of attention
-
-
-def whole(tokens: npt.NDArray[np.int32], start: int = 0) -> Batch:
-    """One sequence in pages that lie in reverse, all logits wanted."""
-    count = len(tokens)
-    positions = np.arange(start, start + count, dtype=np.int32)
-    pages = np.arange(-(-(start + count) // 16), dtype=np.int32)[::-1].copy()
-    rows = np.arange(count, dtype=np.int32)
-    return Batch(tokens.astype(np.int32), positions, np.array([0, count], np.int32), (pages,), rows)
-
-
-def tokens_of(count: int, seed: int = 1) -> npt.NDArray[np.int32]:
-    return np.random.default_rng(seed).integers(0, VOCAB, count).astype(np.int32)
-
-
-def assert_near(executor: Executor, model: NumpyProgram, count: int, tolerance: float) -> None:
-    tokens = tokens_of(count)
-    ours, exact = executor.step(whole(tokens)), model.run(tokens)
-    assert np.abs(ours - exact).max() <= tolerance * np.abs(exact).max()
-
-
-ATTENTION = {
-    "plain": {},
-    "every head its own keys": {"kv_heads": HEADS},
-    "one key head": {"kv_heads": 1},
-    "odd head": {"dim": 10},
-    "sinks": {"sinks": True},
-    "short window": {"window": 5},
-    "window over blocks": {"window": 300, "sinks": True},
-    "softcap": {"softcap": 2.0},
-    "many heads": {"heads": 40, "kv_heads": 1, "dim": 8},
-}
+from tests.unit.native_model import (
+    ATTENTION,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    LONG,
+    TOP_K,
+    VOCAB,
+    RandomModel,
+    assert_near,
+    tokens_of,
+    whole,
+)
 
 
 @pytest.mark.parametrize("name", ATTENTION)

@@ -21,8 +21,7 @@ from engine.spec.feed_forward import Moe
 from engine.spec.schema import Spec
 from engine.spec.tensors import expert_tensors, layer_tensors, outer_tensors
 from engine.spec.wanted import tensor_name
-from tests.unit.native_model import RandomModel
-from tests.unit.test_native_executor import ATTENTION, LONG, assert_near
+from tests.unit.native_model import ATTENTION, LONG, DenseWeights, RandomModel, assert_near
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -176,19 +175,6 @@ def test_attention_is_that_of_a_float64_model(name: str) -> None:
     _, exact = model.finish(max_tokens=LONG)
     executor = ReferenceExecutor(exact.program, DenseWeights(**exact.dense), ContextRoom(-(-LONG // 16)))
     assert_near(executor, exact, LONG, 2e-5)
-
-
-class DenseWeights:
-    """Weights of a program without experts."""
-
-    def __init__(self, **tensors: Any) -> None:
-        self._tensors = tensors
-
-    def dense(self, name: str) -> Floats:
-        return np.asarray(self._tensors[name], np.float32)
-
-    def expert(self, layer: int, expert: int) -> Mapping[str, Floats]:
-        raise KeyError(f"expert {expert} of layer {layer}")
 
 
 ROUTE = {"scoring": "softmax", "groups": 1, "top_groups": 1, "group_top": 1, "normalize": False, "scale": 1.0}
