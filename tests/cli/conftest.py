@@ -50,6 +50,15 @@ def front(home: Home) -> Iterator[FakeFront]:
     process.wait()
 
 
+@pytest.fixture
+def ready(home: Home, front: FakeFront) -> FakeFront:
+    """A fake front, and a store that has a `demo`."""
+    folder = home.paths.store / "demo"
+    folder.mkdir(parents=True)
+    (folder / "ftw.json").write_text("{}")
+    return front
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoints") / "Tiny-Mixtral")

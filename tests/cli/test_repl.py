@@ -52,15 +52,7 @@ class Terminal:
 
 
 @pytest.fixture
-def model(home: Home, front: FakeFront) -> FakeFront:
-    folder = home.paths.store / "demo"
-    folder.mkdir(parents=True)
-    (folder / "ftw.json").write_text("{}")
-    return front
-
-
-@pytest.fixture
-def terminal(home: Home, model: FakeFront) -> Iterator[Terminal]:
+def terminal(home: Home, ready: FakeFront) -> Iterator[Terminal]:
     terminal = Terminal(home)
     yield terminal
     terminal.child.close(force=True)
@@ -83,7 +75,7 @@ def test_a_conversation_keeps_its_turns(terminal: Terminal) -> None:
     assert terminal.leave() == 0
 
 
-def test_a_block_is_one_message(terminal: Terminal, model: FakeFront) -> None:
+def test_a_block_is_one_message(terminal: Terminal, ready: FakeFront) -> None:
     terminal.ask('"""first')
     terminal.expect("... ")
     terminal.child.send("second" + ENTER)
@@ -91,11 +83,11 @@ def test_a_block_is_one_message(terminal: Terminal, model: FakeFront) -> None:
     terminal.child.send('third"""' + ENTER)
     terminal.expect("FIRST")
     assert terminal.leave() == 0
-    assert _asked(model) == ["first\nsecond\nthird"]
+    assert _asked(ready) == ["first\nsecond\nthird"]
 
 
 def test_a_block_ends_where_a_line_ends_with_quotes_and_is_never_a_command(
-    terminal: Terminal, model: FakeFront
+    terminal: Terminal, ready: FakeFront
 ) -> None:
     terminal.ask('"""/bye')
     terminal.expect("... ")
@@ -105,26 +97,26 @@ def test_a_block_ends_where_a_line_ends_with_quotes_and_is_never_a_command(
     terminal.ask('"""/bye"""')
     terminal.expect("/BYE")
     assert terminal.leave() == 0
-    assert _asked(model) == ['/bye\na """ b\nc ', "/bye"]
+    assert _asked(ready) == ['/bye\na """ b\nc ', "/bye"]
 
 
-def test_quotes_within_a_paste_are_part_of_it(terminal: Terminal, model: FakeFront) -> None:
+def test_quotes_within_a_paste_are_part_of_it(terminal: Terminal, ready: FakeFront) -> None:
     terminal.ask('\x1b[200~"""Doc."""\nx = 1\x1b[201~')
     terminal.expect("X = 1")
     terminal.ask('\x1b[200~"""one\ntwo"""\x1b[201~')
     terminal.expect("TWO")
     assert terminal.leave() == 0
-    assert _asked(model) == ['"""Doc."""\nx = 1', "one\ntwo"]
+    assert _asked(ready) == ['"""Doc."""\nx = 1', "one\ntwo"]
 
 
-def test_a_paste_is_one_message(terminal: Terminal, model: FakeFront) -> None:
+def test_a_paste_is_one_message(terminal: Terminal, ready: FakeFront) -> None:
     terminal.ask("\x1b[200~one\ntwo\x1b[201~")
     terminal.expect("TWO")
     assert terminal.leave() == 0
-    assert _asked(model) == ["one\ntwo"]
+    assert _asked(ready) == ["one\ntwo"]
 
 
-def test_history_is_kept_between_sessions(home: Home, model: FakeFront) -> None:
+def test_history_is_kept_between_sessions(home: Home, ready: FakeFront) -> None:
     first = Terminal(home)
     first.ask("remember me")
     first.expect("REMEMBER ME")
@@ -136,13 +128,13 @@ def test_history_is_kept_between_sessions(home: Home, model: FakeFront) -> None:
     assert home.paths.history.stat().st_mode & 0o077 == 0
 
 
-def test_ctrl_c_stops_the_answer_and_keeps_the_session(terminal: Terminal, model: FakeFront) -> None:
+def test_ctrl_c_stops_the_answer_and_keeps_the_session(terminal: Terminal, ready: FakeFront) -> None:
     terminal.ask("slow")
     terminal.expect("0 1 2 ")
     terminal.child.send(CTRL_C)
     terminal.ask("count")
     terminal.expect("3 messages")
-    wait_for(lambda: "disconnected" in [entry["path"] for entry in model.requests()])
+    wait_for(lambda: "disconnected" in [entry["path"] for entry in ready.requests()])
     assert terminal.leave() == 0
 
 
@@ -183,7 +175,7 @@ def test_a_worker_killed_under_the_repl(terminal: Terminal, prompt: str, sentenc
     assert terminal.leave() == 0
 
 
-def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
+def test_settings_and_statistics(terminal: Terminal, ready: FakeFront) -> None:
     terminal.ask("/stats")
     terminal.expect("No answer yet.")
     terminal.ask("/set temperature 0.5")
@@ -202,7 +194,7 @@ def test_settings_and_statistics(terminal: Terminal, model: FakeFront) -> None:
     terminal.expect("temperature 0.7, top_p 0.9")
     terminal.expect("Be kind.")
     assert terminal.leave() == 0
-    body = model.requests("/v1/chat/completions")[0]
+    body = ready.requests("/v1/chat/completions")[0]
     assert (body["temperature"], body["top_k"]) == (0.5, 4)
     assert body["messages"][0]["content"] == "Be kind."
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
@@ -249,14 +241,14 @@ def test_a_file_that_is_no_conversation_leaves_the_one_there_is(terminal: Termin
     assert terminal.leave() == 0
 
 
-def test_resize_then_ask_keeps_the_new_size(home: Home, model: FakeFront) -> None:
+def test_resize_then_ask_keeps_the_new_size(home: Home, ready: FakeFront) -> None:
     terminal = Terminal(home, "--kv", "8k")
     terminal.ask("/resize kv 32k")
     terminal.expect("8k (7.81 MiB) → 32k (31.2 MiB)")
     terminal.ask("hi")
     terminal.expect("HI")
     assert terminal.leave() == 0
-    assert [load["kv_tokens"] for load in model.requests("/control/load")][-1] == 32768
+    assert [load["kv_tokens"] for load in ready.requests("/control/load")][-1] == 32768
 
 
 def test_save_and_load(terminal: Terminal, home: Home) -> None:
@@ -300,7 +292,7 @@ def test_a_session_that_another_process_holds_is_not_written_over(terminal: Term
     assert terminal.leave() == 0
 
 
-def test_its_own_session_can_be_saved_at_any_time(home: Home, model: FakeFront) -> None:
+def test_its_own_session_can_be_saved_at_any_time(home: Home, ready: FakeFront) -> None:
     terminal = Terminal(home, "--session", "ada")
     terminal.ask("first words")
     terminal.expect("FIRST WORDS")
@@ -320,7 +312,7 @@ def test_sigterm_leaves_the_terminal_and_the_program(terminal: Terminal) -> None
     assert terminal.ended() == 143
 
 
-def test_no_colour_when_asked(home: Home, model: FakeFront) -> None:
+def test_no_colour_when_asked(home: Home, ready: FakeFront) -> None:
     terminal = Terminal(home, "--no-color")
     terminal.expect("demo on cpu")
     assert "\x1b[2m" not in terminal.child.before

@@ -12,15 +12,6 @@ import pytest
 from tests.cli.harness import FakeFront, Home, wait_for
 
 
-@pytest.fixture
-def ready(home: Home, front: FakeFront) -> FakeFront:
-    """A front, and a store that has a `demo`."""
-    folder = home.paths.store / "demo"
-    folder.mkdir(parents=True)
-    (folder / "ftw.json").write_text("{}")
-    return front
-
-
 def _messages(front: FakeFront) -> list[dict[str, str]]:
     body = front.requests("/v1/chat/completions")[-1]
     return [dict(message) for message in body["messages"]]
