@@ -22,7 +22,7 @@ _CORS_HEADERS = ", ".join(
         *(
             f"X-Stainless-{name}"
             for name in (
-                *("Arch", "Helper-Method", "Lang", "OS", "Package-Version", "Poll-Helper", "Retry-Count"),
+                *("Arch", "Helper", "Helper-Method", "Lang", "OS", "Package-Version", "Poll-Helper", "Retry-Count"),
                 *("Runtime", "Runtime-Version", "Timeout"),
             )
         ),

@@ -99,7 +99,7 @@ def test_a_preflight_is_answered_for_allowed_pages_without_a_key() -> None:
     response = ask(config, {"host": "localhost", "origin": "http://localhost:3000"}, "OPTIONS")
     assert response.status_code == 204
     allowed = set(response.headers["access-control-allow-headers"].lower().split(", "))
-    assert allowed >= {"authorization", "x-api-key", "anthropic-version", "x-stainless-os", "x-stainless-retry-count"}
+    assert allowed >= {"authorization", "x-api-key", "anthropic-version", "x-stainless-os", "x-stainless-helper"}
     assert "*" not in allowed
     assert set(response.headers["access-control-allow-methods"].split(", ")) == {"GET", "POST", "DELETE", "OPTIONS"}
     assert ask(config, {"host": "localhost", "origin": "https://evil.example"}, "OPTIONS").status_code == 403
