@@ -90,6 +90,6 @@ class Conversation:
                     conversation.add(role, content)
                 case _:
                     raise CorruptFileError(
-                        f"{path} is damaged: message {len(conversation.turns) + 1} is not one.", _HOW_SAVED
+                        f"{path} is damaged: message {len(conversation.turns) + 1} lacks its role or text.", _HOW_SAVED
                     )
         return conversation

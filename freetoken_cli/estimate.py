@@ -122,7 +122,7 @@ class Estimate:
         if self.speed is not None:
             speed = f"about {self.speed.expected:.0f} tokens/s ({self.speed.low:.0f} to {self.speed.high:.0f})"
         if self.weights > self.memory_total:
-            speed = f"bounded by the disk: the weights are {format_size(self.weights - self.memory_total)} over memory"
+            speed = f"bounded by the disk: the weights exceed memory by {format_size(self.weights - self.memory_total)}"
         on_cpu = self.device == "cpu"
         where = "mapped from the file" if on_cpu else "experts in memory, the others on the device"
         beside = " beside the weights" if on_cpu else ""

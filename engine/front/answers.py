@@ -148,7 +148,7 @@ class Tally:
         }
 
     def add_experts(self, work: ExpertWork | None) -> None:
-        """Count what happened while a choice was decoded; choices that were decoded together count it each."""
+        """Count what happened while a choice was decoded, what it shared with other choices too."""
         if work is not None:
             self.experts = work if self.experts is None else self.experts.plus(work)
 

@@ -71,7 +71,7 @@ def load_with(
     policy = device_policy(program, banks, driver.memory()[0], is_virtual)
     needs = device_needs(program, weights, banks, spec.context_length, tokens=policy.max_step_tokens)
     wishes.plan(needs, *driver.memory())  # what cannot fit is told before a pool is read
-    spared = driver.host(pinned_bytes(program, policy.max_step_tokens))  # there is a limit of it on some systems
+    spared = driver.host(pinned_bytes(program, policy.max_step_tokens))  # the bank would take all that can be pinned
     try:
         bank = HostBank.load(model, driver, free_memory())
     finally:

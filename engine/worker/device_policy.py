@@ -47,10 +47,9 @@ def device_policy(program: Program, banks: Sequence[BankInfo | BankPlan], total:
     Beside streams they are `on_demand_tokens` at most, since a transfer of the pool would hold up every stream.
     A simulated device computes on the processor, where so long a step could not be cancelled for minutes.
     """
-    if is_virtual:
+    top_k = top_k_of(program)
+    if is_virtual or not top_k:
         return POLICY
-    if not top_k_of(program):
-        return POLICY
-    beside = on_demand_tokens(max(bank.experts_per_layer for bank in banks), top_k_of(program))
+    beside = on_demand_tokens(max(bank.experts_per_layer for bank in banks), top_k)
     most = prompt_tokens(program, banks, total)
     return replace(POLICY, max_step_tokens=most, alone_seconds=math.inf, streaming_tokens=beside)

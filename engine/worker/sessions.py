@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator
@@ -42,7 +41,7 @@ class Sessions:
         executor: Executor,
         memory: ContextMemory,
         identity: ContextIdentity,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._executor = executor
         self._memory = memory
@@ -71,7 +70,7 @@ class Sessions:
             answer = Failed.of(error, ticket=chore.ticket)
         except Exception as error:
             traceback.print_exception(error)
-            failure = FreetokenError(f"The model's worker failed at it: {error!r}.", "Try again.")
+            failure = FreetokenError(f"The context cannot be saved or restored: {error!r}.", "Try again.")
             answer = Failed.of(failure, ticket=chore.ticket)
         if answer is None:
             return []

@@ -13,8 +13,8 @@ from engine.base.config import check_device
 from engine.base.errors import UsageError
 from freetoken_cli import options
 from freetoken_cli.chat import Sampling
-from freetoken_cli.client import ModelChat
 from freetoken_cli.conversation import Conversation
+from freetoken_cli.model_chat import ModelChat
 from freetoken_cli.models import ensure_model
 from freetoken_cli.options import (
     Context,

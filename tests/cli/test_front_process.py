@@ -15,8 +15,9 @@ from engine import __version__
 from engine.base.config import Config
 from engine.base.errors import BusyError, FreetokenError
 from engine.base.paths import make_private_folder
-from freetoken_cli.client import Front, ModelChat
+from freetoken_cli.client import Front
 from freetoken_cli.front_process import ensure_front, health, stop_front, stop_idle_front
+from freetoken_cli.model_chat import ModelChat
 from freetoken_cli.unix_http import FrontGone, stream
 from tests.cli.harness import FAKE_FRONT, FakeFront, Home
 

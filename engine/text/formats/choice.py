@@ -1,4 +1,4 @@
-"""Which format a chat template writes, and in which part of an answer a prompt ends."""
+"""Which format a chat template writes."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from engine.text.formats.readers import Recipient
 from engine.text.formats.record import NAME, AnswerFormat
 from engine.text.formats.scanning import Finder
 
-_FEWEST_FOR_BARE = "{"
+_BARE_BEGINS = "{"
 
 
 class Part(Enum):
@@ -107,7 +107,7 @@ class AnswerParser:
 
     def _read_said(self, final: bool) -> bool:
         """Text up to the next marker."""
-        if self._may_be_bare() and not self._said and self._held.lstrip()[:1] == _FEWEST_FOR_BARE:
+        if self._may_be_bare() and not self._said and self._held.lstrip()[:1] == _BARE_BEGINS:
             self._enter_calls("", Part.BARE)
             return True
         found = self._finder.find(self._held, final)
