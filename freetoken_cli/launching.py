@@ -9,13 +9,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from engine.base.config import Config
-from engine.base.errors import BusyError, NotFoundError
+from engine.base.errors import BusyError, NotFoundError, UsageError
 from engine.base.paths import Paths
 from freetoken_cli.agents import NO_KEY, Agent, Server, command_of, environment_of, file_of, variables_of
 from freetoken_cli.client import Front, load_request
@@ -45,11 +47,12 @@ def dry_run(agent: Agent, server: Server, arguments: Sequence[str], output: Outp
 def launch(paths: Paths, agent: Agent, model: str, config: Config, arguments: Sequence[str], output: Output) -> int:
     """Run an agent against `model` until it ends; its exit code.
 
-    Raises NotFoundError where the program is not installed.
+    Raises NotFoundError where the program is not installed, UsageError where the server wants another key.
     """
     if shutil.which(agent.program) is None:
         raise NotFoundError(f"There is no program {agent.program}.", f"Install it: {agent.install}")
     with reachable(paths, config) as root:
+        _check_key(root, config.api_key)
         kept = replace(config, keep_alive=float("inf"), explicit=config.explicit | {"keep_alive"})
         state, answer = Front(paths.socket).load(load_request(model, kept))
         for note in answer["notes"]:
@@ -59,6 +62,21 @@ def launch(paths: Paths, agent: Agent, model: str, config: Config, arguments: Se
         with file_written(agent, server) as named:
             environment = {**environment_of(agent, server, os.environ), **named}
             return _run(command_of(agent, server, arguments), environment)
+
+
+def _check_key(root: str, key: str | None) -> None:
+    """Raises UsageError unless the server at `root` lets in whoever sends `key`."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        direct.open(urllib.request.Request(f"{root}/v1/models", headers=headers), timeout=10).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 401:
+            raise UsageError(
+                f"The server at {root} wants {'another' if key else 'a'} key.",
+                "Give the one that it was started with: FREETOKEN_API_KEY=secret (or --api-key).",
+            ) from None
 
 
 def served_at(paths: Paths) -> str | None:

@@ -9,7 +9,7 @@ import typer
 from engine.base.config import check_device
 from engine.base.errors import NotFoundError
 from freetoken_cli import options
-from freetoken_cli.agents import AGENTS, Server
+from freetoken_cli.agents import AGENTS, NO_KEY, Server
 from freetoken_cli.helppage import did_you_mean
 from freetoken_cli.options import ApiKey, Context, Device, Experts, Json, Kv, NoColor, Threads, Yes
 from freetoken_cli.output import Output
@@ -69,7 +69,7 @@ def command(
         from freetoken_cli.launching import dry_run as show
         from freetoken_cli.launching import served_at
 
-        server = Server(served_at(paths) or _DRY_ADDRESS, model, context=config.context or 0)
+        server = Server(served_at(paths) or _DRY_ADDRESS, model, config.api_key or NO_KEY, config.context or 0)
         show(found, server, arguments or (), output)
         return
     from freetoken_cli.launching import launch

@@ -113,20 +113,43 @@ ASKING = """#!{python}
 import json, os, sys, urllib.request
 messages = [{{"role": "user", "content": sys.argv[1]}}]
 body = {{"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 3, "messages": messages}}
-request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps(body).encode())
+headers = {{"Authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]}}
+url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+request = urllib.request.Request(url, json.dumps(body).encode(), headers)
 with urllib.request.urlopen(request) as answer:
     print(json.load(answer)["usage"]["output_tokens"], os.environ.get("ANTHROPIC_API_KEY"))
 sys.exit(7)
 """
 
 
-def test_an_agent_finds_a_server_that_leaves_with_it(stored: Home) -> None:
+@pytest.fixture
+def path(stored: Home) -> str:
+    """PATH with an agent `claude` that asks once."""
     programs = stored.folder / "bin"
     programs.mkdir()
     (programs / "claude").write_text(ASKING.format(python=sys.executable))
     (programs / "claude").chmod(0o755)
-    path = f"{programs}:{stored.environment['PATH']}"
+    return f"{programs}:{stored.environment['PATH']}"
+
+
+def test_an_agent_finds_a_server_that_leaves_with_it(stored: Home, path: str) -> None:
     done = stored.run("launch", "claude", "tiny", "--", "hello", PATH=path, ANTHROPIC_API_KEY="sk-paid")
     assert (done.returncode, done.stdout) == (7, "3 None\n"), done.stderr
     assert "claude asks tiny at http://127.0.0.1:" in done.stderr
     wait_for(lambda: health(stored.paths.socket) is None)
+
+
+def test_the_key_of_a_server_is_asked_for_and_passed_on(stored: Home, path: str) -> None:
+    server = stored.start("serve", "tiny", "--port", "0", "--api-key", "secret")
+    try:
+        wait_for(lambda: (found := health(stored.paths.socket)) is not None and found.port is not None)
+        for flags, words in ([], "wants a key"), (["--api-key", "other"], "wants another key"):
+            refused = stored.run("launch", "claude", "tiny", *flags, "--", "hello", PATH=path)
+            assert (refused.returncode, refused.stdout, words in refused.stderr) == (2, "", True), refused.stderr
+        done = stored.run("launch", "claude", "tiny", "--api-key", "secret", "--", "hello", PATH=path)
+        assert (done.returncode, done.stdout) == (7, "3 None\n"), done.stderr
+        dry = stored.run_here("launch", "claude", "tiny", "--dry-run", FREETOKEN_API_KEY="secret")
+        assert "export ANTHROPIC_AUTH_TOKEN=secret\n" in dry.stdout
+    finally:
+        server.terminate()
+        server.wait()
