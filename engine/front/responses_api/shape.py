@@ -112,6 +112,8 @@ class ResponseShape:
         return {**self._finished(tally), "statistics": tally.statistics()}
 
     def _failed(self, why: Json) -> Json:
+        if self._open:
+            self._output[-1]["status"] = "incomplete"
         response = {**self._response("failed", None), "output": list(self._output), "error": why}
         return self._event("response.failed", response=response)
 
