@@ -55,40 +55,6 @@ static inline void store_vector(void* address, uint4 v) {
     *static_cast<uint4*>(address) = v;
 }
 
-// A word that the host or another kernel writes or reads meanwhile: acquire and release in the scope of the system.
-static inline uint32_t load_system(const uint32_t* address) {
-#ifdef FREETOKEN_EMULATION
-    return __atomic_load_n(address, __ATOMIC_ACQUIRE);
-#else
-    uint32_t v;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
-    return v;
-#endif
-}
-static inline void store_system(uint32_t* address, uint32_t v) {
-#ifdef FREETOKEN_EMULATION
-    __atomic_store_n(address, v, __ATOMIC_RELEASE);
-#else
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
-#endif
-}
-
-// A word that other blocks of this kernel write meanwhile: no order, but never an old register.
-static inline uint32_t load_volatile(const uint32_t* address) {
-#ifdef FREETOKEN_EMULATION
-    return __atomic_load_n(address, __ATOMIC_RELAXED);
-#else
-    return *const_cast<const volatile uint32_t*>(address);
-#endif
-}
-static inline void store_volatile(uint32_t* address, uint32_t v) {
-#ifdef FREETOKEN_EMULATION
-    __atomic_store_n(address, v, __ATOMIC_RELAXED);
-#else
-    *const_cast<volatile uint32_t*>(address) = v;
-#endif
-}
-
 // What this thread wrote is seen by the host, and by the other kernels, before what it writes from here on.
 static inline void fence_system() {
     __threadfence_system();

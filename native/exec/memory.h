@@ -34,7 +34,6 @@ public:
 
     uint8_t* data() const { return data_; }
     float* floats() const { return reinterpret_cast<float*>(data_); }
-    int32_t* ints() const { return reinterpret_cast<int32_t*>(data_); }
     size_t bytes() const { return bytes_; }
 
 private:

@@ -25,7 +25,6 @@ struct PackedMatrix {
 // ones, blocks of 32 rounded to 16 bits for integer codecs. A row packed once serves every matrix of the same form and
 // number of columns.
 enum class ActivationForm { f32, scaled, q16 };
-inline constexpr int kActivationForms = 3;
 
 static constexpr ActivationForm activation_form(Codec codec) {
     switch (codec_info(codec).kind) {

@@ -50,7 +50,7 @@ async def serve(events: Events, receive: Any, send: Send) -> bool:
         closed.append(True)
 
     with suppress(ZeroDivisionError):
-        await EventStream(events, close)(scope_with(Limits()), receive, send)
+        await EventStream(events, close, OPENAI)(scope_with(Limits()), receive, send)
     return bool(closed)
 
 
@@ -238,7 +238,7 @@ def test_nobody_is_told_anything_while_an_event_is_on_its_way() -> None:
         return None
 
     scope = scope_with(Limits(silent_seconds=10))
-    loop.run_until_complete(EventStream(two_events(None), close)(scope, never, send))  # type: ignore[arg-type]
+    loop.run_until_complete(EventStream(two_events(None), close, OPENAI)(scope, never, send))  # type: ignore[arg-type]
     loop.close()
     assert OPENAI.comment("still at it") not in sent
     assert sent[-1] == b""

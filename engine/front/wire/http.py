@@ -13,15 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from engine.base.errors import (
-    BusyError,
-    DoesNotFitError,
-    FreetokenError,
-    NotFoundError,
-    UsageError,
-)
+from engine.base.errors import BusyError, DoesNotFitError, FreetokenError, NotFoundError, UsageError
 from engine.front.wire.bodies import read_object
-from engine.front.wire.dialects import OPENAI, Dialect, EncodedError, TooLargeError, TooSlowError, our_mistake
+from engine.front.wire.dialects import Dialect, EncodedError, TooLargeError, TooSlowError, our_mistake
 from engine.front.wire.fields import shortened
 from engine.front.wire.limits import Limits
 
@@ -131,7 +125,7 @@ def naming_ignored(response: Response, ignored: Sequence[str]) -> Response:
 class EventStream(Response):
     """Events as they come. The source is closed as soon as the client is gone; an error becomes the last event."""
 
-    def __init__(self, events: Events, on_close: Callable[[], Awaitable[None]], dialect: Dialect = OPENAI) -> None:
+    def __init__(self, events: Events, on_close: Callable[[], Awaitable[None]], dialect: Dialect) -> None:
         """`on_close` runs in any case, after `events` are closed."""
         self.media_type = dialect.media_type
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
