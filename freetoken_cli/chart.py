@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_FEWEST_CELLS = 8
+_NO_TERMINAL = (1000, 24)
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,15 @@ class Bar:
 
 
 def draw(bars: Sequence[Bar], width: int, unicode: bool) -> list[str]:
-    """Lines with bars of at most `width` cells, to scale with each other; plain characters without `unicode`."""
+    """Lines with bars of at most `width` cells, to scale with each other; plain characters without `unicode`.
+
+    Bars are shorter where the terminal is too narrow for the lines, down to a few cells.
+    """
     longest = max((bar.value for bar in bars), default=0.0)
     labels = max((len(bar.label) for bar in bars), default=0)
     texts = max((len(bar.text) for bar in bars), default=0)
+    left = shutil.get_terminal_size(_NO_TERMINAL).columns - labels - texts - len("    ")
+    width = min(width, max(left, _FEWEST_CELLS))
     lines = []
     for bar in bars:
         share = bar.value / longest if longest > 0 else 0.0

@@ -110,6 +110,11 @@ def command(
         decode_tokens=_number("--decode-tokens", decode_tokens, usual_bench.decode_tokens),
         repeat=_number("--repeat", repeat, usual_bench.repeat),
     )
+    if worker.device == "sim":
+        output.note(
+            "A simulated device reads a few tokens a second: fewer and shorter prompts take less time, as with "
+            "--prompts 16 --depths 0 --decode-tokens 8."
+        )
     if health(paths.socket) is not None:
         output.note("A background server runs; what it computes meanwhile slows this down.")
     with output.phase(f"Measuring {folder.name}", sizes=False) as progress:

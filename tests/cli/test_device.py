@@ -213,6 +213,8 @@ def test_bench_flags_that_do_not_go_together(alive: Home, flags: tuple[str, ...]
 
 def test_bench_measures_a_model_on_the_device(alive: Home) -> None:
     plan = ("--prompts", "none", "--depths", "0", "--decode-tokens", "4", "--repeat", "1")
-    result = json.loads(alive.run_here("bench", "tiny", *plan, "--json", *SIM, "--experts", "50%").stdout)
+    done = alive.run_here("bench", "tiny", *plan, "--json", *SIM, "--experts", "50%")
+    assert "A simulated device reads a few tokens a second" in done.stderr
+    result = json.loads(done.stdout)
     assert (result["device"], result["experts"]["slots"]) == ("sim", 4)
     assert 0 < result["hit_rate"] < 1

@@ -270,3 +270,9 @@ def test_bars_are_to_scale() -> None:
     assert draw(bars, 8, unicode=False) == ["a   10  ########", "bb   5  ####", "c    0"]
     assert draw(bars, 8, unicode=True)[1] == "bb   5  ████"
     assert draw([], 8, unicode=True) == []
+
+
+@pytest.mark.parametrize(("columns", "cells"), [(120, 40), (30, 22), (10, 8)])
+def test_bars_are_shorter_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, cells: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert draw([Bar("bb", "10", 10)], 40, unicode=False) == [f"bb  10  {'#' * cells}"]
