@@ -10,10 +10,12 @@ from pathlib import Path
 from starlette.responses import JSONResponse, Response
 
 from engine.base.errors import NotFoundError, UsageError
-from engine.front.answers import PLAIN, Job, Piece, Reader, Reading, Tally, answer_all, room_for_answer
+from engine.front.answers import Piece, Reading, answer_all
 from engine.front.asked import Asked
 from engine.front.chats import PromptIds
+from engine.front.jobs import PLAIN, Job, Reader, room_for_answer
 from engine.front.shape import Shape
+from engine.front.tally import Tally
 from engine.front.wire.dialects import Json
 from engine.front.wire.http import Events, EventStream
 from engine.front.workers.loaded import Loaded

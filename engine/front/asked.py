@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.base.sampling import PARAMETERS
-from engine.front.answers import Reader
 from engine.front.forms.tools import ToolUse
+from engine.front.jobs import Reader
 from engine.worker.protocol import Sampling
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.base.spelling import Spelling
-from engine.front.answers import Reader
 from engine.front.asked import ChatAsked
 from engine.front.forms.held_calls import HeldCalls, held_calls
+from engine.front.jobs import Reader
 from engine.front.wire.fields import FieldError
 from engine.memory.retention import Anchor
 from engine.text.formats.parser import Part, part_after

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.front.answers import Piece, ScoredToken, Tally
+from engine.front.answers import Piece, ScoredToken
+from engine.front.tally import Tally
 from engine.front.wire.dialects import Dialect, Json
 from engine.text.text import Text
 

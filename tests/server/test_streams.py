@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 
 from engine.front.answering import respond
-from engine.front.answers import Job, Reader
+from engine.front.jobs import Job, Reader
 from engine.front.openai_api.requests import read_completion
 from engine.front.openai_api.shapes import ChatShape, CompletionShape
 from engine.front.wire.dialects import ANTHROPIC, OLLAMA, OPENAI, Dialect, ResponsesDialect

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
-from engine.front.answers import Reader
 from engine.front.chats import chat_prompt
+from engine.front.jobs import Reader
 from engine.front.openai_api.requests import read_chat
 from engine.front.wire.fields import FieldError
 from engine.text.formats.known import CALLS, CHANNELS

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from engine.front.answers import Reader
 from engine.front.chats import chat_prompt
 from engine.front.forms.custom_tools import CustomCalls
+from engine.front.jobs import Reader
 from engine.front.openai_api.requests import read_chat
 from engine.front.responses_api.requests import read_response
 from engine.front.wire.fields import FieldError

@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
-from engine.front.answers import Job, Tally
+from engine.front.jobs import Job
 from engine.front.reuse import sentence
+from engine.front.tally import Tally
 from engine.memory.lookup import Reuse, ReuseReason
 from engine.worker.protocol import Sampling
 

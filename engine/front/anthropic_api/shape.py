@@ -7,8 +7,9 @@ import json
 import secrets
 from collections.abc import Sequence
 
-from engine.front.answers import Piece, Tally
+from engine.front.answers import Piece
 from engine.front.forms.tools import call_id
+from engine.front.tally import Tally
 from engine.front.wire.dialects import ANTHROPIC, Dialect, Json
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 

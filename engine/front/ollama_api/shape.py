@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Sequence
 
-from engine.front.answers import Piece, ScoredToken, Tally
+from engine.front.answers import Piece, ScoredToken
 from engine.front.forms.tools import call_id
 from engine.front.gathered import gathered
 from engine.front.shape import scores
+from engine.front.tally import Tally
 from engine.front.wire.dialects import OLLAMA, Dialect, Json, stamp
 from engine.text.formats.pieces import Call, CallGatherer
 from engine.text.text import Text

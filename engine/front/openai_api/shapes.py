@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.front.answers import Piece, ScoredToken, Tally
+from engine.front.answers import Piece, ScoredToken
 from engine.front.forms.tools import call_id
 from engine.front.gathered import Whole, gathered
 from engine.front.shape import scores
+from engine.front.tally import Tally
 from engine.front.wire.dialects import OPENAI, Dialect, Json
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown, CallPiece
 from engine.text.text import Text

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.front.answers import Piece, Tally
+from engine.front.answers import Piece
 from engine.front.forms.tools import call_id
 from engine.front.responses_api.items import new_id
 from engine.front.responses_api.reasoning import carried
 from engine.front.responses_api.requests import ResponseAsked
+from engine.front.tally import Tally
 from engine.front.wire.dialects import Dialect, Json, ResponsesDialect
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown
 
