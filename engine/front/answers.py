@@ -16,12 +16,7 @@ from engine.text.formats.parser import AnswerParser
 from engine.text.formats.pieces import CallBegun, CallEnded, CallGrown, CallPiece, Said, Thought
 from engine.text.formats.pieces import Piece as AnswerPiece
 from engine.text.text import Text
-from engine.worker.protocol import (
-    Done,
-    Progress,
-    TokenLogprob,
-    Tokens,
-)
+from engine.worker.protocol import Done, Progress, TokenLogprob, Tokens
 
 
 @dataclass(frozen=True)
