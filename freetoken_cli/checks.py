@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from engine.base.config import read_config_file, resolve
-from engine.base.errors import FreetokenError
+from engine.base.errors import BusyError, FreetokenError
 from engine.base.gpu import missing_for_cuda
 from engine.base.hardware import Hardware
 from engine.base.paths import Paths
@@ -138,7 +138,10 @@ def check_config(around: Surroundings) -> Finding:
 
 
 def check_server(around: Surroundings) -> Finding:
-    found = health(around.paths.socket)
+    try:
+        found = health(around.paths.socket)
+    except BusyError as error:
+        return Finding("server", FAIL, error.message, error.remedy)
     return Finding(
         "server", OK, "not running (run starts it)" if found is None else f"running, version {found.version}"
     )

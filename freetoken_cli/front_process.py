@@ -39,10 +39,15 @@ class Health:
 
 
 def health(socket: Path) -> Health | None:
-    """The running front's health; None when none answers at `socket`."""
+    """The running front's health; None when none listens at `socket`. BusyError for one that does, and is silent."""
     try:
         answer = call(socket, "GET", "/health", timeout=HEALTH_SECONDS)
-    except FreetokenError:
+    except FreetokenError as error:
+        if isinstance(error.__cause__, TimeoutError | BlockingIOError):
+            raise BusyError(
+                f"The background server has not answered for {HEALTH_SECONDS:g} s.",
+                "If Ctrl-Z stopped it, let it go on with fg; else end its process.",
+            ) from error
         return None
     return Health(str(answer.get("version", "")), answer.get("host"), answer.get("port"))
 
@@ -126,8 +131,9 @@ def _start(paths: Paths, config: Mapping[str, Any], command: Sequence[str]) -> N
     process = _spawn(paths, config, command)
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if health(paths.socket) is not None:
-            return
+        with contextlib.suppress(BusyError):
+            if health(paths.socket) is not None:
+                return
         code = process.poll()
         if code == 0 and not _locked(paths.lock):
             # It made way for a front that was not about to answer but about to leave.

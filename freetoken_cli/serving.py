@@ -7,6 +7,7 @@ import shlex
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from engine.base.config import Config
@@ -78,9 +79,9 @@ class Announcer(threading.Thread):
 
     def _wait(self) -> Health | None:
         while not self._left.is_set():
-            found = health(self._paths.socket)
-            if found is not None:
-                return found
+            with suppress(BusyError):
+                if found := health(self._paths.socket):
+                    return found
             time.sleep(POLL_SECONDS)
         return None
 

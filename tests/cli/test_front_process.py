@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from engine.base.errors import BusyError, FreetokenError
 from engine.base.paths import make_private_folder
 from freetoken_cli.client import Front
 from freetoken_cli.front_process import ensure_front, health, stop_front, stop_idle_front
+from freetoken_cli.loaded import loaded_models
 from freetoken_cli.model_chat import ModelChat
 from freetoken_cli.unix_http import FrontGone, stream
 from tests.cli.harness import FAKE_FRONT, FakeFront, Home
@@ -49,6 +51,18 @@ def test_a_dead_socket_is_no_front(home: Home) -> None:
     assert health(home.paths.socket) is None
     ensure_front(home.paths, 300.0, FAKE_FRONT)
     assert stop_idle_front(home.paths)
+
+
+def test_one_that_is_silent_is_not_said_to_be_gone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that Ctrl-Z has stopped: its models are loaded, and their files in use."""
+    monkeypatch.setattr(front_process, "HEALTH_SECONDS", 0.1)
+    home.paths.runtime.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home.paths.socket))
+        listener.listen(1)
+        for ask in (lambda: loaded_models(home.paths.socket), lambda: stop_front(home.paths)):
+            with pytest.raises(BusyError, match="has not answered"):
+                ask()
 
 
 def test_one_that_ends_at_once_tells_why(home: Home) -> None:
