@@ -51,10 +51,13 @@ def require_no_path(what: str, paths: Paths, error: UsageError) -> None:
 
     if is_hub_id(what) and not looks_like_path(what):
         return
-    remedy = f"To use a checkpoint, take it in first: freetoken pull {shlex.quote(what)}"
-    if (Path(what) / MANIFEST_NAME).exists():
-        remedy = f"It is a converted model: move or link it into {paths.store}"
-    raise UsageError(error.message, remedy) from None
+    raise UsageError(error.message, _how_to_take_in(what, paths.store)) from None
+
+
+def _how_to_take_in(path: str, store: Path) -> str:
+    if (Path(path) / MANIFEST_NAME).exists():
+        return f"It is a converted model: move or link it into {store}"
+    return f"To use a checkpoint, take it in first: freetoken pull {shlex.quote(path)}"
 
 
 def require_known(what: str, store: Store, missing: NotFoundError) -> None:
@@ -66,6 +69,8 @@ def require_known(what: str, store: Store, missing: NotFoundError) -> None:
         return
     if os.path.lexists(store.root / what):  # it is there, and cannot be used
         raise missing
+    if Path(what).is_dir():
+        raise NotFoundError(missing.message, _how_to_take_in(what, store.root)) from None
     suggestion = did_you_mean(what, [*store.names(), *catalogue])
     raise NotFoundError(
         f"{missing.message}{suggestion}", "" if suggestion else f"{missing.remedy} {WHERE_TO_LOOK}"

@@ -61,6 +61,14 @@ def test_convert_into_a_folder_refuses_to_overwrite(home: Home, checkpoint: Path
     assert home.run_here("convert", str(checkpoint), "out.ftw", "--force").returncode == 0
     assert home.run_here("verify", "./out.ftw").returncode == 0
     assert home.run_here("verify", "out.ftw").returncode == 0, "as convert has printed it"
+    run = home.run_here("run", "out.ftw", "hi")
+    assert (run.returncode, "move or link it into" in run.stderr) == (3, True), run.stderr
+
+
+def test_a_folder_here_that_is_not_in_the_store_is_no_unknown_name(home: Home, checkpoint: Path) -> None:
+    (home.folder / "mine").symlink_to(checkpoint)
+    run = home.run_here("run", "mine", "hi")
+    assert (run.returncode, "take it in first: freetoken pull mine" in run.stderr) == (3, True), run.stderr
 
 
 def test_a_converted_model_is_no_checkpoint_but_runs_from_the_store(home: Home, converted: Path) -> None:

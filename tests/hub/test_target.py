@@ -66,6 +66,10 @@ def test_what_is_there_is_meant_before_the_hub(tmp_path: Path) -> None:
     assert find_target("https://huggingface.co/Qwen/Small").source == HubRepo("Qwen/Small")
     assert find_target("large").source == Path("large")
     assert not looks_like_path("tiny")
+    for name in ("weights.bin", "tiny"):
+        (tmp_path / name).write_text("")
+    assert find_target("weights.bin").source == Path("weights.bin")
+    assert not looks_like_path("tiny")
 
 
 def test_names_of_the_catalogue() -> None:

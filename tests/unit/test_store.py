@@ -267,6 +267,7 @@ def test_a_spec_that_makes_no_sense_does_not_verify() -> None:
         ("Qwen3-30B.Q4_0.gguf", "qwen3-30b.q4_0"),
         ("/x/Some Model (v2)/", "some-model-v2"),
         ("x/..weird..gguf", "weird"),
+        ("Größe-7B.gguf", "grosse-7b"),
     ],
 )
 def test_a_path_gives_a_name_that_the_store_takes(tmp_path: Path, path: str, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,8 +31,9 @@ def find_target(what: str, name: str | None = None, revision: str | None = None,
 
     A path that is there means what lies on this disk, and so does what can only be a path: one that starts with `/`,
     `.` or `~`, or ends in `.gguf`. Otherwise `owner/name`, or the address of its page, is a repository of the Hub, and
-    a plain word a name of the catalogue. `./owner/name` and the page's address say which is meant where both exist. An
-    address may name a revision and a GGUF file as well; `revision` and `file` go before it.
+    a plain word a name of the catalogue, also where a file is called so. `./owner/name` and the page's address say
+    which is meant where both exist. An address may name a revision and a GGUF file as well; `revision` and `file` go
+    before it.
 
     Errors: NotFoundError for a name that the catalogue does not have, UsageError for an address of no model, and for a
     revision or a file of something that has none.
@@ -60,7 +62,7 @@ def looks_like_path(what: str) -> bool:
         return True
     if "/" in what:
         return path.exists() or not is_hub_id(what)
-    return path.is_dir()
+    return path.is_dir() or (path.is_file() and what not in read_catalogue())
 
 
 def store_name(path: Path) -> str:
@@ -82,7 +84,10 @@ def _repo_name(source: HubRepo) -> str:
 
 
 def _plain(text: str, where: str) -> str:
-    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:100]
+    letters = "".join(
+        sign for sign in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(sign)
+    )
+    name = re.sub(r"[^a-z0-9._-]+", "-", letters).strip("-._")[:100]
     if not name:
         raise UsageError(f"No name can be made from {where}.", "Give it one with --name.")
     return name
