@@ -44,7 +44,7 @@ class Worker:
 
     def ask(self, tokens: list[int]) -> None:
         anchors = [(place, True) for place in range(PAGE_TOKENS, len(tokens), PAGE_TOKENS)]
-        request = Request(next(self._numbers), len(tokens), list(tokens), ENDED, frozenset(), Sampling(), 0.0, anchors)
+        request = Request(next(self._numbers), len(tokens), list(tokens), ENDED, frozenset(), Sampling(), anchors)
         with suppress(ContextFullError):
             self.scheduler.submit(request)
 
