@@ -37,7 +37,13 @@ ProbedModel = Annotated[
     ),
 ]
 Seconds = Annotated[
-    str | None, typer.Option("--seconds", metavar="X", help="How long to measure; 10 if not said.", show_default=False)
+    str | None,
+    typer.Option(
+        "--seconds",
+        metavar="X",
+        help="How long to measure, three rounds at the least; 10 if not said.",
+        show_default=False,
+    ),
 ]
 PlotFile = Annotated[
     str | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curve of a device.", show_default=False)
