@@ -73,7 +73,6 @@ class ResponseAsked(ChatAsked):
 
     items: Items = ()
     store: bool = True
-    previous: str | None = None
     summarises: bool = False
     carries: bool = False
     echoed: Mapping[str, Any] | None = None
@@ -117,7 +116,6 @@ def read_response(body: Mapping[str, Any], before: Items = ()) -> ResponseAsked:
         store=values["store"],
         summarises=_summary(values["reasoning"]) is not None,
         carries=_REASONING in values["include"] or not values["store"],
-        previous=values["previous_response_id"],
         echoed=_echoed(values, body),
         ignored=(
             *(fields.shortened(name) for name in body if name not in known),
