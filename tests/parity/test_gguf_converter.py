@@ -116,6 +116,7 @@ CONVERTED: dict[str, dict[str, Any]] = {
     "jamba": {},
     "nemotron_h": {},
     "nemotron_h-latent": {},
+    "nemotron_h-dense": {},
     "arcee": {},
     "gemma": {},
     "gemma2": {"query_pre_attn_scalar": 16},

@@ -197,5 +197,6 @@ RECURRENT_CASES = (
     Case("jamba-dense", "jamba", {**JAMBA, "num_experts": 1}),
     Case("nemotron_h", "nemotron_h", {**HEAD, **NEMOTRON}),
     Case("nemotron_h-odd-groups", "nemotron_h", {**ODD, **ODD_HEAD, **ODD_NEMOTRON}),
+    Case("nemotron_h-dense", "nemotron_h", {**HEAD, **NEMOTRON, "layers_block_type": [STATE_SPACE, "mlp", ATTENDS]}),
     Case("nemotron_h-latent", "nemotron_h", {**HEAD, **NEMOTRON, "moe_latent_size": 28}),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.files.sources.gguf.architectures.latent import HEADS_APART, LATENT_ATTENTION, LATENT_HEADS
 from engine.files.sources.gguf.architectures.record import (
     FLAT,
@@ -123,8 +125,6 @@ _MAMBA_2 = {
 _EXPANDED = {"mamba_expand": ("ssm.inner_size", "embedding_length")}
 _ATTENDS = ("attn_q.weight", "attention")
 _MAMBA_BIASES = {"mamba_proj_bias": "ssm_in.bias", "mamba_conv_bias": "ssm_conv1d.bias"}
-_NEMOTRON_MLP = {f"ffn_{kind}": f"mixer.{kind}_proj" for kind in ("up", "down")}
-
 _GRANITE_CONFIG = {
     **CONFIG,
     **MULTIPLIERS,
@@ -146,6 +146,43 @@ _GRANITE = Architecture(
     ratios={**_EXPANDED, "mamba_d_head": ("ssm.inner_size", "ssm.time_step_rank")},
     flags={**ATTENTION_BIAS, **_MAMBA_BIASES},
     kinds={"layer_types": (("ssm_a", "mamba"), _ATTENDS)},
+)
+
+_NEMOTRON = Architecture(
+    "nemotron_h",
+    "NemotronHForCausalLM",
+    config={
+        **{name: key for name, key in CONFIG.items() if name != "rms_norm_eps"},
+        "layer_norm_epsilon": Key("attention.layer_norm_epsilon", 1e-5),
+        "mamba_num_heads": Key("ssm.time_step_rank"),
+        "n_groups": Key("ssm.group_count"),
+        "ssm_state_size": Key("ssm.state_size"),
+        "conv_kernel": Key("ssm.conv_kernel"),
+    },
+    stems={
+        "attn_norm": "norm",
+        **{f"attn_{kind}": f"mixer.{kind}_proj" for kind in ("q", "k", "v")},
+        "attn_output": "mixer.o_proj",
+        **{f"ffn_{kind}": f"mixer.{kind}_proj" for kind in ("up", "down")},
+        "ssm_in": "mixer.in_proj",
+        "ssm_conv1d": "mixer.conv1d",
+        "ssm_out": "mixer.out_proj",
+        "ssm_norm": "mixer.norm",
+    },
+    exact={"ssm_a": "mixer.A_log", "ssm_d": "mixer.D", "ssm_dt.bias": "mixer.dt_bias"},
+    outer={"token_embd.weight": "model.embeddings.weight", "output_norm.weight": "model.norm_f.weight"},
+    undo={**PAIRS, **_MAMBA_UNDO},
+    ratios={"mamba_head_dim": ("ssm.inner_size", "ssm.time_step_rank")},
+    flags={"use_bias": "ssm_in.bias", "use_conv_bias": "ssm_conv1d.bias"},
+    widths={"intermediate_size": "ffn_up.weight"},
+    kinds={
+        "layers_block_type": (
+            ("ssm_a", "mamba"),
+            _ATTENDS,
+            ("ffn_gate_inp.weight", "moe"),
+            ("ffn_up.weight", "mlp"),
+        )
+    },
 )
 
 RECURRENT = {
@@ -230,12 +267,11 @@ RECURRENT = {
             "mlp_layer_types": (("ffn_gate_inp.weight", "sparse"), ("ffn_gate.weight", "dense")),
         },
     ),
-    "nemotron_h_moe": Architecture(
-        "nemotron_h",
-        "NemotronHForCausalLM",
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": replace(
+        _NEMOTRON,
         config={
-            **{name: key for name, key in CONFIG.items() if name != "rms_norm_eps"},
-            "layer_norm_epsilon": Key("attention.layer_norm_epsilon", 1e-5),
+            **_NEMOTRON.config,
             "n_routed_experts": Key("expert_count", 0),
             **TOP_K,
             "moe_intermediate_size": Key("expert_feed_forward_length"),
@@ -245,45 +281,16 @@ RECURRENT = {
             "topk_group": Key("expert_group_used_count", 1),
             "norm_topk_prob": Key("expert_weights_norm", True),
             "routed_scaling_factor": Key("expert_weights_scale", 1.0),
-            "mamba_num_heads": Key("ssm.time_step_rank"),
-            "n_groups": Key("ssm.group_count"),
-            "ssm_state_size": Key("ssm.state_size"),
-            "conv_kernel": Key("ssm.conv_kernel"),
         },
         stems={
-            "attn_norm": "norm",
-            **{f"attn_{kind}": f"mixer.{kind}_proj" for kind in ("q", "k", "v")},
-            "attn_output": "mixer.o_proj",
-            **_NEMOTRON_MLP,
+            **_NEMOTRON.stems,
             "ffn_gate_inp": "mixer.gate",
             **{f"ffn_{kind}_exps": f"mixer.experts.{{expert}}.{kind}_proj" for kind in ("up", "down")},
             **{f"ffn_{kind}_shexp": f"mixer.shared_experts.{kind}_proj" for kind in ("up", "down")},
             "ffn_latent_down": "mixer.fc1_latent_proj",
             "ffn_latent_up": "mixer.fc2_latent_proj",
-            "ssm_in": "mixer.in_proj",
-            "ssm_conv1d": "mixer.conv1d",
-            "ssm_out": "mixer.out_proj",
-            "ssm_norm": "mixer.norm",
         },
-        exact={
-            "ssm_a": "mixer.A_log",
-            "ssm_d": "mixer.D",
-            "ssm_dt.bias": "mixer.dt_bias",
-            "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
-        },
-        outer={"token_embd.weight": "model.embeddings.weight", "output_norm.weight": "model.norm_f.weight"},
-        undo={**PAIRS, **_MAMBA_UNDO},
-        ratios={"mamba_head_dim": ("ssm.inner_size", "ssm.time_step_rank")},
-        flags={"use_bias": "ssm_in.bias", "use_conv_bias": "ssm_conv1d.bias"},
-        widths={"intermediate_size": "ffn_up.weight"},
-        kinds={
-            "layers_block_type": (
-                ("ssm_a", "mamba"),
-                _ATTENDS,
-                ("ffn_gate_inp.weight", "moe"),
-                ("ffn_up.weight", "mlp"),
-            )
-        },
+        exact={**_NEMOTRON.exact, "exp_probs_b.bias": "mixer.gate.e_score_correction_bias"},
     ),
     "lfm2moe": Architecture(
         "lfm2_moe",
